@@ -8,7 +8,7 @@
 #             callers do; the pages of the demo, whose screenshots go to target/screenshots. What needs no browser is
 #             tested in Node.
 #   others    Firefox and WebKit
-#   runtimes  the npm package in Node, Deno, Bun and workerd
+#   runtimes  the npm packages in Node, Deno, Bun and workerd
 #
 # `build` needs KILN_MINILM (see tests/run.sh) and the command kiln (KILN_NATIVE, or the release build).
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the examples of wasm/examples with their bundlers, opens each in Chromium, and tries what kiln-embed is for
-# Orama and LangChain.js with these.
+# Builds the examples of wasm/examples with their bundlers, opens each in Chromium, on WebGPU's software adapter too, and tries
+# what kiln-embed is for Orama and LangChain.js with these.
 #
 #   tests/bundlers.sh [vite] [webpack] [next] [astro] [integrations]     (all by default)
 #
@@ -13,20 +13,23 @@ export PATH="$cache/node-24/node_modules/.bin:$PATH"
 work="$cache/bundlers"
 mkdir -p "$work"
 rm -f "$work"/kiln-embed-*.tgz
-npm pack --silent --pack-destination "$work" "$PWD/wasm/pkg" >/dev/null
-tarball=$(echo "$work"/kiln-embed-*.tgz)
+npm pack --silent --pack-destination "$work" "$PWD"/wasm/pkg{,-webgpu,-train} >/dev/null
+# That of pkg, pkg-webgpu or pkg-train.
+tarball() { echo "$work/kiln-embed${1#pkg}"-[0-9]*.tgz; }
 export NEXT_TELEMETRY_DISABLED=1 ASTRO_TELEMETRY_DISABLED=1
 
-# The example, with the package from its tarball, as npm would give it.
+# The example, with the packages from their tarballs, as npm would give them.
 build() {
-  local here="$work/$1"
+  local here="$work/$1" package
   mkdir -p "$here"
   # What an earlier run installed stays.
   find "$here" -mindepth 1 -maxdepth 1 ! -name node_modules ! -name package-lock.json -exec rm -rf {} +
   cp -r "wasm/examples/$1/." "$here/"
-  sed -i "s|file:../../pkg|file:$tarball|" "$here/package.json"
+  for package in pkg pkg-webgpu pkg-train; do
+    sed -i "s|file:../../$package\"|file:$(tarball "$package")\"|" "$here/package.json"
+  done
   # The same version with other contents would be taken from the lock file.
-  rm -rf "$here/package-lock.json" "$here/node_modules/kiln-embed"
+  rm -rf "$here/package-lock.json" "$here"/node_modules/kiln-embed*
   echo "bundlers: npm install for $1"
   npm install --silent --no-fund --no-audit --prefix "$here"
   local public="$here/public"
@@ -42,8 +45,9 @@ integrations() {
   mkdir -p "$here"
   cp tests/browser/bundlers/integrations.mjs "$here/"
   echo '{ "private": true, "type": "module" }' >"$here/package.json"
-  rm -rf "$here/package-lock.json" "$here/node_modules/kiln-embed"
-  npm install --silent --no-fund --no-audit --prefix "$here" @orama/orama@3 @langchain/core@1 @langchain/classic@1 typescript @types/node@24 "$tarball"
+  rm -rf "$here/package-lock.json" "$here"/node_modules/kiln-embed*
+  npm install --silent --no-fund --no-audit --prefix "$here" @orama/orama@3 @langchain/core@1 @langchain/classic@1 typescript @types/node@24 \
+    "$(tarball pkg)" "$(tarball pkg-webgpu)" "$(tarball pkg-train)"
   (cd "$here" && node integrations.mjs "$OLDPWD/web-demo/kiln-mini.kiln")
 }
 

@@ -1,17 +1,28 @@
 #!/usr/bin/env bash
 # Builds the npm package kiln-embed into wasm/pkg: the builds of the core (with relaxed SIMD, without for browsers
-# that lack it, with threads too, for WebGPU, and those that train), made small by wasm-opt, and the package's JavaScript.
-# wasm-opt takes minutes; KILN_WASM_OPT=-O1 sets another level where only the tests need the package, and
+# that lack it, and with threads too), made small by wasm-opt, and the package's JavaScript; and its add-ons: kiln-embed-webgpu,
+# the build for WebGPU, into wasm/pkg-webgpu, and kiln-embed-train, those that train, into wasm/pkg-train.
+# wasm-opt takes minutes; KILN_WASM_OPT=-O1 sets another level where only the tests need the packages, and
 # KILN_WASM_BUILDS names the builds that are made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/wasm-env.sh
 
-out=wasm/pkg
+new=wasm/pkg.new
+
+# Where a build goes: into the package that has it.
+folder() {
+  case "$1" in
+    webgpu) echo "$new/pkg-webgpu/$1" ;;
+    train | train-threads) echo "$new/pkg-train/$1" ;;
+    *) echo "$new/pkg/$1" ;;
+  esac
+}
 
 # Takes one core, and as long as the next build.
 made_small() {
-  local file="$out.new/$1/kiln_wasm_bg.wasm"
+  local file
+  file="$(folder "$1")/kiln_wasm_bg.wasm"
   "$cache/binaryen/node_modules/.bin/wasm-opt" "${KILN_WASM_OPT:-$level}" "${features[@]}" "$file" -o "$file.small"
   mv "$file.small" "$file"
   node -e '
@@ -25,9 +36,12 @@ made_small() {
 
 all=(simd relaxed train threads train-threads webgpu)
 small=()
-rm -rf "$out.new"
-mkdir -p "$out.new"
-cp -r wasm/js/. wasm/package.json wasm/README.md LICENSE-APACHE LICENSE-MIT "$out.new/"
+rm -rf "$new"
+mkdir -p "$new"/pkg{,-webgpu,-train}
+cp -r wasm/js/. wasm/package.json wasm/README.md "$new/pkg/"
+cp wasm/addons/webgpu/* "$new/pkg-webgpu/"
+cp wasm/addons/train/* "$new/pkg-train/"
+for package in "$new"/*; do cp LICENSE-APACHE LICENSE-MIT "$package/"; done
 for build in ${KILN_WASM_BUILDS:-${all[*]}}; do
   # Only what every browser with WebAssembly SIMD has; relaxed SIMD in its own build.
   features=(--enable-simd --enable-bulk-memory --enable-sign-ext --enable-nontrapping-float-to-int
@@ -62,7 +76,7 @@ for build in ${KILN_WASM_BUILDS:-${all[*]}}; do
     train | train-threads | webgpu) "${compile[@]}" ;;
     *) KILN_LINTED=yes "${compile[@]}" ;;
   esac
-  "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$out.new/$build" \
+  "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$(folder "$build")" \
     "$wasm_built/kiln_wasm.wasm"
   made_small "$build" &
   small+=($!)
@@ -70,13 +84,17 @@ done
 for one in "${small[@]}"; do wait "$one"; done
 # A bundler looks for each module that another may import.
 for build in "${all[@]}"; do
-  if [ ! -d "$out.new/$build" ]; then
-    mkdir "$out.new/$build"
+  here=$(folder "$build")
+  if [ ! -d "$here" ]; then
+    mkdir "$here"
     printf '%s\n' "throw new Error(\"this kiln-embed was built without $build (KILN_WASM_BUILDS)\");" \
-      'export default undefined;' >"$out.new/$build/kiln_wasm.js"
-    printf '\0asm\1\0\0\0' >"$out.new/$build/kiln_wasm_bg.wasm"
+      'export default undefined;' >"$here/kiln_wasm.js"
+    printf '\0asm\1\0\0\0' >"$here/kiln_wasm_bg.wasm"
   fi
 done
-rm -rf "$out"
-mv "$out.new" "$out"
-echo "built $out"
+for package in pkg pkg-webgpu pkg-train; do
+  rm -rf "wasm/$package"
+  mv "$new/$package" "wasm/$package"
+  echo "built wasm/$package"
+done
+rmdir "$new"

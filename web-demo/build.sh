@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the demo into web-demo/dist: the page, kiln-embed, and the bundled model. With --serve it is
+# Builds the demo into web-demo/dist: the page, kiln-embed with its add-ons, and the bundled model. With --serve it is
 # then served at http://localhost:8080 (or the port that is named after it).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,6 +26,7 @@ mkdir -p "$out.new"
 mv "$out.new/small.wasm" "$out.new/demo_bg.wasm"
 cp web-demo/static/* web-demo/kiln-mini.kiln "$out.new/"
 cp -r wasm/pkg "$out.new/kiln-embed"
+for one in webgpu train; do cp -r "wasm/pkg-$one" "$out.new/kiln-embed-$one"; done
 rm -rf "$out"
 mv "$out.new" "$out"
 du -sh "$out" | sed 's/\t/ in /'

@@ -7,15 +7,16 @@ import { test } from "node:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { openKiln, withPage } from "./browser.mjs";
+import { packages } from "./server.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
-const { KILN_PKG, KILN_MODELS } = process.env;
+const { KILN_MODELS } = process.env;
 const MINI = "/models/mini.kiln";
 const expected = native("native.jsonl");
 const mini = native("native-mini.jsonl");
 
 let server, context, page, warnings;
-withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS } }, async (begun) => {
+withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODELS } }, async (begun) => {
   ({ server, context, page } = begun);
   warnings = [];
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
@@ -145,7 +146,9 @@ test("a wrong option costs nothing of what is kept", async () => {
   const asReranker = () => page.evaluate((url) => window.kiln.Reranker.load(url).then(() => "it loaded", (error) => `${error.name}: ${error.message}`), MINI);
   assert.match(await asReranker(), /^RangeError: .*is no reranker/);
   await page.evaluate(() => Object.defineProperty(navigator, "gpu", { value: undefined }));
-  assert.match((await load(MINI, { device: "webgpu", worker: false })).error, /^DeviceError: there is no WebGPU/);
+  assert.match((await load(MINI, { device: "webgpu", worker: false })).error, /^TypeError: device "webgpu" needs the package kiln-embed-webgpu/);
+  const webgpu = await page.evaluate(() => window.webgpu);
+  assert.match((await load(MINI, { device: "webgpu", webgpu, worker: false })).error, /^DeviceError: there is no WebGPU/);
   near(await load(MINI), mini[0]);
   assert.equal(server.seen.slice(from).filter(({ path }) => path === MINI).length, 0);
 });

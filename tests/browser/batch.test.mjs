@@ -4,12 +4,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { openKiln, withPage } from "./browser.mjs";
+import { packages } from "./server.mjs";
 import { texts } from "./vectors.mjs";
 
-const { KILN_PKG, KILN_MODELS } = process.env;
+const { KILN_MODELS } = process.env;
 
 let server, page;
-withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS }, isolated: true }, async (begun) => {
+withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODELS }, isolated: true }, async (begun) => {
   ({ server, page } = begun);
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
   await openKiln(page, server);

@@ -7,16 +7,17 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { openKiln, withPage } from "./browser.mjs";
-import { serve } from "./server.mjs";
+import { lessons } from "./lessons.mjs";
+import { packages, serve } from "./server.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
-const { KILN_PKG, KILN_MODELS } = process.env;
+const { KILN_MODELS } = process.env;
 const file = readFileSync(join(KILN_MODELS, "mini.kiln"));
 const DATE = "Tue, 01 Oct 2024 10:00:00 GMT";
 
 let server, page;
 // The policy of the other tests allows no other site.
-withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS }, csp: false }, async (begun) => {
+withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODELS }, csp: false }, async (begun) => {
   ({ server, page } = begun);
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
   await openKiln(page, server);
@@ -66,7 +67,7 @@ test("a file that another site compresses on the way, and does not say so", asyn
 
 for (const isolated of [false, true]) {
   test(`the package itself may lie on another site, as on a CDN${isolated ? ", with threads too" : ""}`, async (run) => {
-    const [cdn, home] = [await serve({ pkg: KILN_PKG, models: KILN_MODELS }, { open: true }), await serve({ page: import.meta.dirname, pkg: KILN_PKG }, { isolated, csp: false })];
+    const [cdn, home] = [await serve({ ...packages(), models: KILN_MODELS }, { open: true }), await serve({ page: import.meta.dirname, ...packages() }, { isolated, csp: false })];
     run.after(() => [cdn, home].forEach((one) => one.close()));
     await page.goto(`${home.url}/page/page.html`);
     const found = await page.evaluate(async ([cdn, text, threads]) => {
@@ -78,5 +79,27 @@ for (const isolated of [false, true]) {
     assert.ok(cosine(found.vector, native("native-mini.jsonl")[0]) > 0.999);
     // All of it came from there.
     assert.ok(cdn.seen.some(({ path }) => path.endsWith(".wasm")) && home.seen.every(({ path }) => !path.endsWith(".wasm")));
+  });
+}
+
+for (const [isolated, both] of [[false, true], [false, false], [true, true], [true, false]]) {
+  test(`an add-on may lie on another site, ${both ? "as the package does" : "the package on the page's"}${isolated ? ", with threads too" : ""}`, async (run) => {
+    const [cdn, home] = [await serve(packages(), { open: true }), await serve({ page: import.meta.dirname, ...packages(), models: KILN_MODELS }, { isolated, csp: false })];
+    run.after(() => [cdn, home].forEach((one) => one.close()));
+    await page.goto(`${home.url}/page/page.html`);
+    await page.waitForFunction(() => window.kiln);
+    const found = await page.evaluate(async ([cdn, both, given, threads]) => {
+      const { Embedder } = both ? await import(`${cdn}/pkg/index.js`) : window.kiln;
+      const { default: training } = await import(`${cdn}/pkg-train/index.js`);
+      const model = await Embedder.load("/models/mini.kiln", { device: "cpu", threads });
+      const trainer = await model.trainer({ training, kind: "lora" });
+      const { steps } = await trainer.fit({ ...given, steps: 2 });
+      for (const one of [model, trainer]) one.dispose();
+      return { steps, device: trainer.device };
+    }, [cdn.url.replace("127.0.0.1", "localhost"), both, lessons(8), isolated ? 2 : 1]);
+    const build = isolated ? "train-threads" : "train";
+    assert.deepEqual(found, { steps: 2, device: isolated ? "cpu (wasm, relaxed SIMD, 2 threads)" : "cpu (wasm, SIMD)" });
+    assert.ok(cdn.seen.some(({ path }) => path === `/pkg-train/${build}/kiln_wasm_bg.wasm`));
+    assert.ok(home.seen.every(({ path }) => !path.startsWith("/pkg-train/train")));
   });
 }

@@ -605,11 +605,12 @@ test("teach: an imported adapter of vectors is there at the next visit, in the p
   await ready();
   const files = await page.evaluate(async () => {
     const { Embedder } = await import("/demo/kiln-embed/index.js");
+    const { default: training } = await import("/demo/kiln-embed-train/index.js");
     const model = await Embedder.load("/demo/kiln-mini.kiln");
     const pairs = ["the sea", "a hill", "some bread", "an owl", "the moon", "a clock"].map((text, at) => [`number ${at}`, text]);
     const made = [];
     for (const kind of ["lora", "adapter"]) {
-      const { adapter } = await (await model.trainer({ kind })).fit({ pairs, steps: 2, holdBack: 0 });
+      const { adapter } = await (await model.trainer({ training, kind })).fit({ pairs, steps: 2, holdBack: 0 });
       made.push(adapter.files.map(([name, bytes]) => ({ name, bytes: Array.from(bytes) })));
     }
     return made;

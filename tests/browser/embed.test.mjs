@@ -6,6 +6,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { openKiln, withPage } from "./browser.mjs";
 import { pageMemory } from "./memory.mjs";
+import { packages } from "./server.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
 const { KILN_PKG, KILN_MODELS } = process.env;
@@ -19,7 +20,7 @@ const miniFile = join(KILN_MODELS, "mini.kiln");
 
 let browser, server, page;
 
-withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, wasm: join(KILN_PKG, "..") } }, async (begun) => {
+withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODELS, wasm: join(KILN_PKG, "..") } }, async (begun) => {
   ({ browser, server, page } = begun);
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
   await openKiln(page, server);

@@ -6,6 +6,7 @@ import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync
 import { join } from "node:path";
 import { filesIn, openKiln, withPage } from "./browser.mjs";
 import { named, pairs, texts, writeModel } from "./named_models.mjs";
+import { packages } from "./server.mjs";
 
 const { KILN_PKG, KILN_MODELS } = process.env;
 const folders = join(KILN_MODELS, "named");
@@ -13,7 +14,7 @@ rmSync(folders, { recursive: true, force: true });
 
 let server, page;
 
-withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, wasm: join(KILN_PKG, "..") } }, async (begun) => {
+withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODELS, wasm: join(KILN_PKG, "..") } }, async (begun) => {
   ({ server, page } = begun);
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
   await openKiln(page, server);

@@ -1,5 +1,7 @@
 import * as kiln from "/pkg/index.js";
-window.kiln = kiln;
+import training from "/pkg-train/index.js";
+import webgpu from "/pkg-webgpu/index.js";
+Object.assign(window, { kiln, training, webgpu });
 
 /** A folder of the server's as one that was dropped: its files by their paths inside. */
 window.dropped = (url, paths) =>

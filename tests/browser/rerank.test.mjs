@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { cpSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { filesIn, openKiln, withPage } from "./browser.mjs";
+import { packages } from "./server.mjs";
 
 const { KILN_PKG, KILN_MODELS } = process.env;
 const fixtures = join(import.meta.dirname, "..", "fixtures");
@@ -12,7 +13,7 @@ const read = (path) => JSON.parse(readFileSync(join(fixtures, path), "utf8"));
 
 let server, page;
 
-withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, fixtures, wasm: join(KILN_PKG, "..") } }, async (begun) => {
+withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODELS, fixtures, wasm: join(KILN_PKG, "..") } }, async (begun) => {
   ({ server, page } = begun);
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
   await openKiln(page, server);

@@ -2,11 +2,17 @@
 
 import { createServer } from "node:http";
 import { createReadStream, readFileSync, statSync } from "node:fs";
-import { extname, join, normalize } from "node:path";
+import { extname, join, normalize, resolve } from "node:path";
 
 const TYPES = {
   ".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".json": "application/json",
 };
+
+/** Folders of kiln-embed and its add-ons, as `roots`. */
+export function packages(folder = process.env.KILN_PKG) {
+  const pkg = resolve(folder);
+  return { pkg, "pkg-webgpu": `${pkg}-webgpu`, "pkg-train": `${pkg}-train` };
+}
 
 /** What a page that embeds texts has to allow, and no more. */
 const CSP = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'";

@@ -5,14 +5,15 @@ import { test } from "node:test";
 import { openKiln, withPage } from "./browser.mjs";
 import { lessons } from "./lessons.mjs";
 import { pageMemory } from "./memory.mjs";
+import { packages } from "./server.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
-const { KILN_PKG, KILN_MODELS } = process.env;
+const { KILN_MODELS } = process.env;
 const MODEL = "/models/model.kiln";
 
 let browser, server, page, warnings;
 
-withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS }, isolated: true }, async (begun) => {
+withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODELS }, isolated: true }, async (begun) => {
   ({ browser, server, page } = begun);
   warnings = [];
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
@@ -54,11 +55,12 @@ test("as many threads as cores, unless told otherwise or several workers compute
   await assert.rejects(embed(MODEL, { threads: 0.5 }), /threads is 0\.5, neither/);
 });
 
-test("a page's own module worker computes with threads of its own", async () => {
-  const given = { url: "/models/mini.kiln", texts, options: { worker: false, threads: 2 } };
-  const { vectors, device, error } = await page.evaluate((given) => window.inOwnWorker(given), given);
+test("a page's own module worker computes, and teaches, with threads of its own", async () => {
+  const given = { url: "/models/mini.kiln", texts, options: { worker: false, threads: 2 }, lessons: lessons(8) };
+  const { vectors, device, taught, error } = await page.evaluate((given) => window.inOwnWorker(given), given);
   assert.equal(error, undefined);
   assert.equal(device, "cpu (wasm, relaxed SIMD, 2 threads)");
+  assert.deepEqual(taught, { steps: 1, device });
   assert.ok(least(vectors, native("native-mini.jsonl")) > 0.999);
 });
 
@@ -91,7 +93,7 @@ test("several threads teach what one does", async () => {
     page.evaluate(
       async ([given, threads]) => {
         const model = await window.kiln.Embedder.load("/models/mini.kiln", { threads, device: "cpu", weights: "f32" });
-        const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+        const trainer = await model.trainer({ training: window.training, kind: "lora", rank: 4, seed: 3 });
         const losses = [];
         const onProgress = ({ loss }) => loss !== undefined && losses.push(loss);
         await trainer.fit({ ...given, steps: 4, batchSize: 8, learningRate: 1e-3, holdBack: 0, onProgress });
@@ -116,6 +118,18 @@ test("where threads cannot be had one computes, and that is said", async () => {
   assert.equal(info.device, "cpu (wasm, relaxed SIMD)");
   assert.ok(least(vectors, native("native.jsonl")) > 0.999);
   assert.match(warnings.join("\n"), /threads cannot be had: .*relaxed build is used/);
+});
+
+test("where the build that trains with threads is not served, the one without teaches, and that is said", async () => {
+  server.missing.add("/pkg-train/train-threads/kiln_wasm.js");
+  const device = await page.evaluate(async () => {
+    const model = await window.kiln.Embedder.load("/models/mini.kiln", { threads: 2, device: "cpu" });
+    const trainer = await model.trainer({ training: window.training });
+    for (const one of [model, trainer]) one.dispose();
+    return trainer.device;
+  });
+  assert.equal(device, "cpu (wasm, SIMD)");
+  assert.match(warnings.join("\n"), /threads cannot be had: .*train-threads\/kiln_wasm\.js; the train build is used/);
 });
 
 test("a thread that dies ends the run that waits for it, and that is said", async () => {

@@ -8,14 +8,15 @@ import { brotliCompressSync, constants } from "node:zlib";
 import { openKiln, withPage } from "./browser.mjs";
 import { lessons, named, trainedNatively } from "./lessons.mjs";
 import { pageMemory } from "./memory.mjs";
+import { packages } from "./server.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
-const { KILN_PKG, KILN_MODELS } = process.env;
+const { KILN_MODELS } = process.env;
 const MINI = "/models/mini.kiln";
 
 let server, browser, page;
 
-withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS } }, async (begun) => {
+withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODELS } }, async (begun) => {
   ({ server, browser, page } = begun);
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
   await openKiln(page, server);
@@ -28,7 +29,7 @@ function taught(options, { load = {}, texts = TEXTS } = {}) {
   return page.evaluate(
     async ([url, options, load, texts]) => {
       const model = await window.kiln.Embedder.load(url, load);
-      const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+      const trainer = await model.trainer({ training: window.training, kind: "lora", rank: 4, seed: 3 });
       const seen = [];
       const result = await trainer.fit({ ...options, onProgress: (progress) => seen.push(progress) });
       const { device } = trainer;
@@ -91,7 +92,7 @@ test("a file in bf16 is computed in f32, to embed and to teach", async () => {
       async ([weights, texts, given]) => {
         const model = await window.kiln.Embedder.load("/models/bf16.kiln", { weights, device: "cpu" });
         const vectors = (await model.embed(texts)).map((vector) => [...vector]);
-        const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+        const trainer = await model.trainer({ training: window.training, kind: "lora", rank: 4, seed: 3 });
         const losses = [];
         await trainer.fit({ ...given, steps: 2, batchSize: 8, holdBack: 0, onProgress: ({ loss }) => losses.push(loss) });
         trainer.dispose();
@@ -125,7 +126,7 @@ test("the losses and vectors of a packed base are those that it has natively", a
 });
 
 test("who never trains fetches nothing for it, and who does not much", async () => {
-  const fetched = () => server.seen.map(({ path }) => path).filter((path) => /\/pkg\/(train|trainer)/.test(path));
+  const fetched = () => server.seen.map(({ path }) => path).filter((path) => /\/pkg\/trainer|\/pkg-train\/train/.test(path));
   const before = fetched().length;
   await page.evaluate(async (url) => {
     const model = await window.kiln.Embedder.load(url);
@@ -135,11 +136,11 @@ test("who never trains fetches nothing for it, and who does not much", async () 
   assert.deepEqual(fetched().slice(before), []);
   await page.evaluate(async (url) => {
     const model = await window.kiln.Embedder.load(url);
-    (await model.trainer({ kind: "lora" })).dispose();
+    (await model.trainer({ training: window.training, kind: "lora" })).dispose();
     model.dispose();
   }, MINI);
-  assert.deepEqual(fetched().slice(before).filter((path) => path.endsWith(".wasm")), ["/pkg/train/kiln_wasm_bg.wasm"]);
-  const bytes = (build) => readFileSync(join(KILN_PKG, build, "kiln_wasm_bg.wasm"));
+  assert.deepEqual(fetched().slice(before).filter((path) => path.endsWith(".wasm")), ["/pkg-train/train/kiln_wasm_bg.wasm"]);
+  const bytes = (build) => readFileSync(join(packages()[build.startsWith("train") ? "pkg-train" : "pkg"], build, "kiln_wasm_bg.wasm"));
   // Brotli at a lower quality than a server's best makes both a little larger.
   const packed = (build) => brotliCompressSync(bytes(build), { params: { [constants.BROTLI_PARAM_QUALITY]: 9 } }).length;
   for (const both of [["train", "simd"], ["train-threads", "threads"]]) {
@@ -157,10 +158,10 @@ test("a run can be stopped in each of its phases, and the trainer used again", a
       const model = await Embedder.load(url, { workers: 1 });
       const name = (run) => run.then(() => "it ran", (error) => error.name);
       const stopped = AbortSignal.abort();
-      const said = { opening: await name(model.trainer({ kind: "lora", signal: stopped })) };
+      const said = { opening: await name(model.trainer({ training: window.training, kind: "lora", signal: stopped })) };
       const loading = new AbortController();
-      said.loading = await name(model.trainer({ kind: "lora", signal: loading.signal, onProgress: () => loading.abort() }));
-      const trainer = await model.trainer({ kind: "lora" });
+      said.loading = await name(model.trainer({ training: window.training, kind: "lora", signal: loading.signal, onProgress: () => loading.abort() }));
+      const trainer = await model.trainer({ training: window.training, kind: "lora" });
       const texts = given.pairs.map(({ text }) => text);
       const index = await Index.create({ dimensions: model.dimensions, model: model.info.fingerprint });
       await index.add((await model.embed(texts)).map((vector, id) => ({ id, vector, data: { text: texts[id] } })));
@@ -179,7 +180,7 @@ test("a run can be stopped in each of its phases, and the trainer used again", a
       said.queries = await name(trainer.fit({ ...many, steps: 2, mine: index, signal: queries.signal }));
       delete model.embed;
       // In the midst of the texts whose vectors an adapter learns from, and before its first step.
-      const ofVectors = await model.trainer({ kind: "adapter" });
+      const ofVectors = await model.trainer({ training: window.training, kind: "adapter" });
       const vectors = new AbortController();
       const embedded = [];
       const onProgress = ({ step, loss }) => (embedded.push([step, loss]), vectors.abort());
@@ -225,7 +226,7 @@ test("a tab that is closed in the midst of a run loses what came after the last 
   await other.evaluate(
     async ([url, given]) => {
       const model = await window.kiln.Embedder.load(url);
-      const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+      const trainer = await model.trainer({ training: window.training, kind: "lora", rank: 4, seed: 3 });
       window.step = 0;
       trainer.fit({ ...given, checkpoint: "closed", onProgress: ({ step }) => (window.step = step) });
     },
@@ -236,7 +237,7 @@ test("a tab that is closed in the midst of a run loses what came after the last 
   await other.close();
   const again = await page.evaluate(async (url) => {
     const model = await window.kiln.Embedder.load(url);
-    const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+    const trainer = await model.trainer({ training: window.training, kind: "lora", rank: 4, seed: 3 });
     const seen = [];
     const result = await trainer.resume("closed", { onProgress: ({ step, loss }) => seen.push([step, loss]) });
     trainer.dispose();
@@ -290,7 +291,7 @@ test("a run that is stopped or closed goes on with the same numbers", async () =
     async ([url, given]) => {
       const model = await window.kiln.Embedder.load(url);
       const losses = [];
-      const trainer = () => model.trainer({ kind: "lora" });
+      const trainer = () => model.trainer({ training: window.training, kind: "lora" });
       const whole = await trainer();
       const first = await whole.fit({ ...given, onProgress: ({ step, loss }) => (losses[step] = loss) });
       whole.dispose();
@@ -325,7 +326,7 @@ test("a state that was asked for is gone on with by another trainer, with the sa
   const said = await page.evaluate(
     async ([url, given, texts]) => {
       const model = await window.kiln.Embedder.load(url);
-      const trainer = () => model.trainer({ kind: "lora", rank: 4, seed: 3 });
+      const trainer = () => model.trainer({ training: window.training, kind: "lora", rank: 4, seed: 3 });
       const stopped = await trainer();
       const control = new AbortController();
       const onProgress = ({ step }) => step >= 5 && control.abort();
@@ -360,7 +361,7 @@ test("words that are new to the model are practised longer, unless it is said ho
       const model = await window.kiln.Embedder.load(url);
       const all = [];
       for (const how of [{}, { budget: 60_000 }]) {
-        const trainer = await model.trainer({ kind: "adapter", rank: 4, seed: 3 });
+        const trainer = await model.trainer({ training: window.training, kind: "adapter", rank: 4, seed: 3 });
         const seen = [];
         const onProgress = ({ step, steps, newWords }) => seen.push([step, steps, newWords]);
         const { steps, newWords } = await trainer.fit({ pairs, holdBack: 0.5, ...how, onProgress });
@@ -385,7 +386,7 @@ test("of a text that is longer than the model reads the beginning is taught", as
     for (const kind of ["lora", "adapter"]) {
       losses[kind] = [];
       for (const end of ["an owl", "bread and salt"]) {
-        const trainer = await model.trainer({ kind, rank: 2 });
+        const trainer = await model.trainer({ training: window.training, kind, rank: 2 });
         const pairs = [["why no ship sails", `${beginning}${end}`], ["the moon", "it shines at night"], ["a clock", "it tells the time"]];
         const onProgress = ({ loss }) => loss !== undefined && losses[kind].push(loss);
         await trainer.fit({ pairs, steps: 2, batchSize: 3, holdBack: 0, onProgress });
@@ -406,7 +407,7 @@ test("of a text that is longer than the model reads the beginning is taught", as
 test("a budget that is used up while texts are embedded ends the run before its first step", async () => {
   const said = await page.evaluate(async (url) => {
     const model = await window.kiln.Embedder.load(url);
-    const trainer = await model.trainer({ kind: "adapter", rank: 2 });
+    const trainer = await model.trainer({ training: window.training, kind: "adapter", rank: 2 });
     const text = (at) => `${at} ${"the harbour is closed because of the storm ".repeat(40)}`;
     const pairs = Array.from({ length: 300 }, (_, at) => [`number ${at}`, text(at)]);
     const steps = [];
@@ -458,7 +459,7 @@ test("an adapter of vectors is learned in a moment, and an index follows it at o
         await index.add(entries);
         return index;
       };
-      const trainer = await model.trainer({ kind: "adapter", rank: 4, seed: 3 });
+      const trainer = await model.trainer({ training: window.training, kind: "adapter", rank: 4, seed: 3 });
       const seen = [];
       const result = await trainer.fit({ ...given, steps: 40, learningRate: 2e-3, onProgress: (progress) => seen.push(progress) });
       const { kind } = trainer;
@@ -498,7 +499,7 @@ test("an adapter of vectors is learned in a moment, and an index follows it at o
       found.binary = await line(() => binary.adapted(result.adapter));
       binary.dispose();
       // It goes on from what it was, with no kind said.
-      const more = await model.trainer({ rank: 4 });
+      const more = await model.trainer({ training: window.training, rank: 4 });
       const before = more.kind;
       await more.startFrom(result.adapter);
       const again = [before, more.kind];
@@ -553,7 +554,7 @@ test("wrong answers are mined from an index of the model, and never the right on
       };
       const own = model.info.fingerprint;
       const [index, other, binary] = await Promise.all([indexed("int8", own), indexed("int8", "other"), indexed("binary", own)]);
-      const trainer = await model.trainer({ kind: "adapter" });
+      const trainer = await model.trainer({ training: window.training, kind: "adapter" });
       const fit = (mine) => trainer.fit({ pairs, steps: 2, mine });
       const said = {
         mined: (await fit(index)).mined,
@@ -592,7 +593,7 @@ test("adapters are replaced where they compute, and removed; a run that was kept
       const { Embedder, checkpoints } = window.kiln;
       const model = await Embedder.load(url, { workers: 2 });
       const plan = { ...given, steps: 4, holdBack: 0, learningRate: 1e-2 };
-      const trained = () => model.trainer({ kind: "adapter", rank: 2 });
+      const trained = () => model.trainer({ training: window.training, kind: "adapter", rank: 2 });
       const trainer = await trained();
       const [one, two] = [await trainer.fit(plan), await trainer.fit(plan)];
       // The same where nobody waits for the first.
@@ -655,7 +656,7 @@ test("memory stays flat over trainers that are disposed", async (run) => {
   const again = (times) => page.evaluate(async ([url, pairs, times]) => {
     const model = await window.kiln.Embedder.load(url);
     for (let time = 0; time < times; time++) {
-      const trainer = await model.trainer({ kind: "lora", rank: 4, seed: time });
+      const trainer = await model.trainer({ training: window.training, kind: "lora", rank: 4, seed: time });
       await trainer.fit({ pairs, steps: 1, batchSize: 2, holdBack: 0 });
       trainer.dispose();
     }
@@ -674,7 +675,7 @@ test("lessons and adapters that make no sense are one line", async () => {
   const fetched = server.seen.filter(({ path }) => path === MINI).length;
   const said = await page.evaluate(async ([url, other]) => {
     const model = await window.kiln.Embedder.load(url);
-    const trainer = await model.trainer({ kind: "lora" });
+    const trainer = await model.trainer({ training: window.training, kind: "lora" });
     const line = (run) => run().then(() => "it ran", (error) => `${error.name}: ${error.message}`);
     const fit = (options) => line(() => trainer.fit(options));
     const pair = { query: "q", text: "a" };
@@ -691,9 +692,11 @@ test("lessons and adapters that make no sense are one line", async () => {
       share: await fit({ pairs: [pair, ["r", "b"]], holdBack: 1 }),
       state: await line(() => trainer.resume({ files: [] })),
       stateless: await line(() => trainer.resume(7)),
-      rank: await line(() => model.trainer({ rank: 0 })),
-      kind: await line(() => model.trainer({ kind: "dora" })),
-      target: await line(() => model.trainer({ kind: "lora", targets: ["nothing"] })),
+      rank: await line(() => model.trainer({ training: window.training, rank: 0 })),
+      kind: await line(() => model.trainer({ training: window.training, kind: "dora" })),
+      target: await line(() => model.trainer({ training: window.training, kind: "lora", targets: ["nothing"] })),
+      without: await line(() => model.trainer()),
+      version: await line(() => model.trainer({ training: { ...window.training, version: "0.0.9" } })),
       unknown: await line(() => model.setAdapter("other")),
       empty: await line(() => model.addAdapter("x", {})),
       // It still works.
@@ -724,6 +727,8 @@ test("lessons and adapters that make no sense are one line", async () => {
   assert.match(said.rank, /^RangeError: rank is 0/);
   assert.match(said.kind, /^RangeError: kind "dora" is unknown; known are auto, lora, adapter/);
   assert.match(said.target, /^RangeError: .*"nothing" names no projection/);
+  assert.match(said.without, /^TypeError: a trainer needs the package kiln-embed-train; install it, import training from "kiln-embed-train", and call model\.trainer\(\{ training \}\)$/);
+  assert.match(said.version, /^RangeError: training is kiln-embed-train "0\.0\.9", and this is kiln-embed [\d.]+; install kiln-embed-train@[\d.]+$/);
   assert.equal(server.seen.filter(({ path }) => path === MINI).length - fetched, 1, "a wrong setting fetches no kept model again");
   assert.match(said.unknown, /^RangeError: there is no adapter "other"/);
   assert.match(said.empty, /no adapter_config\.json/);

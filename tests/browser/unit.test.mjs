@@ -2,12 +2,15 @@
 // what a trainer is asked for. By tests/browser.sh, or alone: node --test tests/browser/unit.test.mjs
 
 import assert from "node:assert/strict";
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, afterEach, before, beforeEach, test } from "node:test";
 import { serialize } from "node:v8";
 import { gzipSync } from "node:zlib";
+import training from "../../wasm/addons/train/index.js";
+import webgpu from "../../wasm/addons/webgpu/index.js";
+import { VERSION, addOn } from "../../wasm/js/addons.js";
 import { LocalCalls } from "../../wasm/js/calls.js";
 import * as check from "../../wasm/js/checks.js";
 import { Engine } from "../../wasm/js/engine.js";
@@ -156,6 +159,38 @@ test("arguments are what they should be", () => {
   assert.deepEqual(check.embedOptions({ prompt: null, dimensions: undefined, batchTokens: 64 }, 384), { prompt: undefined, promptText: undefined, dimensions: undefined, normalize: undefined, batchTokens: 64 });
   assert.deepEqual([...vector([3, 4])], [3, 4]);
   assert.deepEqual(check.texts("texts", new Set(["a", "\ud800"])), ["a", "\ud800"]);
+});
+
+test("the package and its add-ons have one version, and an add-on's builds are files in it", () => {
+  const read = (path) => JSON.parse(readFileSync(join(import.meta.dirname, "../../wasm", path)));
+  assert.equal(read("package.json").version, VERSION);
+  for (const [folder, one] of [["webgpu", webgpu], ["train", training]]) {
+    const { name, version, peerDependencies, files } = read(`addons/${folder}/package.json`);
+    assert.deepEqual([name, version, peerDependencies], [one.package, VERSION, { "kiln-embed": VERSION }]);
+    assert.equal(one.version, VERSION);
+    for (const [build, { js, wasm }] of Object.entries(one.builds)) {
+      assert.deepEqual([js, wasm], ["kiln_wasm.js", "kiln_wasm_bg.wasm"].map((file) => new URL(`../../wasm/addons/${folder}/${build}/${file}`, import.meta.url).href));
+      assert.ok(files.includes(`${build}/`), build);
+    }
+  }
+});
+
+test("an add-on is what its package exports, of this version", () => {
+  assert.deepEqual(addOn("training", training), training.builds);
+  for (const none of [undefined, null]) assert.equal(addOn("webgpu", none), undefined);
+  const not = (what) => `webgpu is ${what}, not what kiln-embed-webgpu exports; import webgpu from "kiln-embed-webgpu"`;
+  for (const [value, name, message] of [
+    [true, "TypeError", not("true")],
+    ["kiln-embed-webgpu", "TypeError", not('"kiln-embed-webgpu"')],
+    [{ default: webgpu }, "TypeError", not("an object")],
+    [training, "TypeError", not('"kiln-embed-train"')],
+    [{ ...webgpu, builds: undefined }, "TypeError", not("without its build webgpu")],
+    [{ ...webgpu, builds: { webgpu: { js: webgpu.builds.webgpu.js } } }, "TypeError", not("without its build webgpu")],
+    [{ ...webgpu, version: "0.0.9" }, "RangeError", `webgpu is kiln-embed-webgpu "0.0.9", and this is kiln-embed ${VERSION}; install kiln-embed-webgpu@${VERSION}`],
+    [{ ...webgpu, version: undefined }, "RangeError", `webgpu is kiln-embed-webgpu undefined, and this is kiln-embed ${VERSION}; install kiln-embed-webgpu@${VERSION}`],
+  ]) {
+    assert.throws(() => addOn("webgpu", value), { name, message });
+  }
 });
 
 /** Cache Storage as far as it is used. */
@@ -640,6 +675,24 @@ test("what a load without a cache adds is not kept either, and a reranker takes 
     model.dispose();
   }
   await assert.rejects(Reranker.load(server.url + MODEL, { adapter: {} }), { name: "TypeError", message: /takes no adapters/ });
+});
+
+test("workers are told where an add-on's builds are, and what needs one that is missing fetches nothing", async (run) => {
+  const told = [];
+  const answer = (action, { addOn }) => {
+    told.push([action, structuredClone(addOn)]);
+    return action === "openTrainer" ? { kind: "lora" } : undefined;
+  };
+  workersWithoutCore(run, { answer });
+  const requests = ends(1);
+  await assert.rejects(Embedder.load(server.url + MODEL, { device: "webgpu" }), { name: "TypeError", message: /needs the package kiln-embed-webgpu/ });
+  await assert.rejects(Embedder.load(server.url + MODEL, { webgpu: training }), { name: "TypeError" });
+  assert.equal(requests.length, 0);
+  const model = await Embedder.load(server.url + MODEL, { webgpu });
+  await assert.rejects(model.trainer(), { name: "TypeError", message: /needs the package kiln-embed-train/ });
+  const trainer = await model.trainer({ training });
+  assert.deepEqual(told, [["open", webgpu.builds], ["openTrainer", training.builds]]);
+  for (const one of [trainer, model]) one.dispose();
 });
 
 test("calls in this thread end at once, also one that never would, and an aborted load is none", async (run) => {

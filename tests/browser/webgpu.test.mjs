@@ -4,9 +4,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { openKiln, withPage } from "./browser.mjs";
 import { lessons } from "./lessons.mjs";
+import { packages } from "./server.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
-const { KILN_PKG, KILN_DEMO, KILN_MODELS } = process.env;
+const { KILN_DEMO, KILN_MODELS } = process.env;
 
 const MINI = "/models/mini.kiln";
 /** A GPU that is emulated takes seconds a batch. */
@@ -14,7 +15,7 @@ const FEW = 4;
 
 let server, page, warnings;
 
-const roots = { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, demo: KILN_DEMO };
+const roots = { page: import.meta.dirname, ...packages(), models: KILN_MODELS, demo: KILN_DEMO };
 withPage({ roots, args: ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"] }, async (begun) => {
   ({ server, page } = begun);
   warnings = [];
@@ -25,7 +26,7 @@ withPage({ roots, args: ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftsh
 /** Vectors of some texts on WebGPU. */
 const onGpu = (url, texts) => page.evaluate(
   async ([url, texts]) => {
-    const model = await window.kiln.Embedder.load(url, { device: "webgpu" });
+    const model = await window.kiln.Embedder.load(url, { device: "webgpu", webgpu: window.webgpu });
     const vectors = await model.embed(texts);
     const result = { vectors: vectors.map((vector) => [...vector]), device: model.device };
     model.dispose();
@@ -52,7 +53,7 @@ for (const [name, url, file, least] of [
 
 test("explain, lens, aborts and progress on WebGPU", { timeout: 120_000 }, async () => {
   const found = await page.evaluate(async (url) => {
-    const [gpu, cpu] = [await window.kiln.Embedder.load(url, { device: "webgpu" }), await window.kiln.Embedder.load(url, { device: "cpu" })];
+    const [gpu, cpu] = [await window.kiln.Embedder.load(url, { device: "webgpu", webgpu: window.webgpu }), await window.kiln.Embedder.load(url, { device: "cpu" })];
     const text = "a boat on the river";
     const lenses = [await gpu.lens(text), await cpu.lens(text)];
     const seen = [];
@@ -78,8 +79,8 @@ test("an adapter that the CPU learned is taken by WebGPU", { timeout: 240_000 },
   const found = await page.evaluate(
     async ([url, given, texts]) => {
       const { Embedder, cosine } = window.kiln;
-      const [gpu, cpu] = [await Embedder.load(url, { device: "webgpu" }), await Embedder.load(url, { device: "cpu" })];
-      const trainer = await cpu.trainer({ kind: "lora", rank: 4 });
+      const [gpu, cpu] = [await Embedder.load(url, { device: "webgpu", webgpu: window.webgpu }), await Embedder.load(url, { device: "cpu" })];
+      const trainer = await cpu.trainer({ training: window.training, kind: "lora", rank: 4 });
       const { adapter } = await trainer.fit({ ...given, steps: 6, batchSize: 6, learningRate: 2e-3, holdBack: 0 });
       trainer.dispose();
       const bare = await gpu.embed(texts);
@@ -101,22 +102,49 @@ test("an adapter that the CPU learned is taken by WebGPU", { timeout: 240_000 },
 });
 
 test("auto leaves a software adapter aside", async () => {
-  const device = await page.evaluate((url) => window.kiln.Embedder.load(url).then((model) => model.device), MINI);
+  const device = await page.evaluate((url) => window.kiln.Embedder.load(url, { webgpu: window.webgpu }).then((model) => model.device), MINI);
   assert.match(device, /^cpu/);
   assert.deepEqual(warnings, []);
+});
+
+test("without the add-on auto is the CPU, in silence, and WebGPU is refused with what to install", async () => {
+  const from = server.seen.length;
+  const found = await page.evaluate(async (url) => {
+    // The adapter passes for a real one.
+    Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { get: () => false });
+    const load = (options) => window.kiln.Embedder.load(url, { worker: false, ...options });
+    const said = (options) => load(options).catch((error) => `${error.name}: ${error.message}`);
+    const wrong = [{}, { webgpu: window.training }, { webgpu: { ...window.webgpu, version: "9.9.9" } }];
+    return { device: (await load()).device, said: await Promise.all(wrong.map((one) => said({ device: "webgpu", ...one }))) };
+  }, MINI);
+  assert.match(found.device, /^cpu/);
+  assert.match(found.said[0], /^TypeError: device "webgpu" needs the package kiln-embed-webgpu; install it, import webgpu from "kiln-embed-webgpu", and call /);
+  assert.match(found.said[1], /^TypeError: webgpu is "kiln-embed-train", not what kiln-embed-webgpu exports; import webgpu from "kiln-embed-webgpu"$/);
+  assert.match(found.said[2], /^RangeError: webgpu is kiln-embed-webgpu "9\.9\.9", and this is kiln-embed [\d.]+; install kiln-embed-webgpu@[\d.]+$/);
+  assert.deepEqual([warnings, server.seen.slice(from).filter(({ path }) => path.startsWith("/pkg-webgpu/webgpu/"))], [[], []]);
+});
+
+test("auto is the CPU, with a warning, where the add-on's files are not served", async () => {
+  for (const name of ["kiln_wasm.js", "kiln_wasm_bg.wasm"]) server.missing.add(`/pkg-webgpu/webgpu/${name}`);
+  const device = await page.evaluate(async (url) => {
+    Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { get: () => false });
+    return (await window.kiln.Embedder.load(url, { webgpu: window.webgpu, worker: false })).device;
+  }, MINI);
+  assert.match(device, /^cpu/);
+  assert.match(warnings.join(), /kiln-embed: .*\/pkg-webgpu\/webgpu\/kiln_wasm\.js; the CPU is used/);
 });
 
 test("auto takes the faster device, and the CPU where the GPU computes wrongly", { timeout: 240_000 }, async () => {
   // The adapter passes for a real one; in this thread, where the page can be changed.
   const load = () => page.evaluate(async (url) => {
-    const model = await window.kiln.Embedder.load(url, { worker: false });
+    const model = await window.kiln.Embedder.load(url, { webgpu: window.webgpu, worker: false });
     return { device: model.device, length: (await model.embed("a boat")).length };
   }, MINI);
   await page.evaluate(() => Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { get: () => false }));
   const measured = await load();
   // An emulated GPU is never the faster one.
   assert.match(measured.device, /^cpu/);
-  assert.ok(server.seen.some(({ path }) => path.endsWith("/webgpu/kiln_wasm_bg.wasm")), "the GPU was tried");
+  assert.ok(server.seen.some(({ path }) => path === "/pkg-webgpu/webgpu/kiln_wasm_bg.wasm"), "the GPU was tried");
   assert.deepEqual(warnings, []);
 
   await page.reload();
@@ -147,16 +175,16 @@ test("a lost GPU is left for the CPU, in the midst of a run too", { timeout: 120
       devices.push(device);
       return device;
     };
-    const model = await window.kiln.Embedder.load(url, { device: "webgpu", worker: false });
+    const model = await window.kiln.Embedder.load(url, { device: "webgpu", webgpu: window.webgpu, worker: false });
     const before = await model.embed("a boat");
     const runs = [
       model.embed(["a boat", "a longer text about a house", "three words more"], { batchTokens: 4, onProgress: () => devices.forEach((device) => device.destroy()) }),
       model.embed("a boat"),
     ];
     const [first, second] = await Promise.all(runs);
-    const again = (device) => window.kiln.Embedder.load(url, { device, worker: false }).then((model) => model.device, (error) => error.message);
+    const again = (device) => window.kiln.Embedder.load(url, { device, webgpu: window.webgpu, worker: false }).then((model) => model.device, (error) => error.message);
     return {
-      again: [await again("webgpu"), await again("auto")], worker: (await window.kiln.Embedder.load(url, { device: "webgpu" })).device, on: model.device, same: [window.kiln.cosine(before, first[0]), window.kiln.cosine(before, second)], count: first.length };
+      again: [await again("webgpu"), await again("auto")], worker: (await window.kiln.Embedder.load(url, { device: "webgpu", webgpu: window.webgpu })).device, on: model.device, same: [window.kiln.cosine(before, first[0]), window.kiln.cosine(before, second)], count: first.length };
   }, MINI);
   assert.match(found.on, /^cpu/);
   // The thread's own GPU is gone, a worker has another.
@@ -170,7 +198,7 @@ test("a lost GPU is left for the CPU, in the midst of a run too", { timeout: 120
 
 test("a core that breaks off after a wait for the GPU says so, and keeps nobody waiting", { timeout: 120_000 }, async () => {
   const found = await page.evaluate(async (url) => {
-    const model = await window.kiln.Embedder.load(url, { device: "webgpu", worker: false });
+    const model = await window.kiln.Embedder.load(url, { device: "webgpu", webgpu: window.webgpu, worker: false });
     // What was computed cannot be read back, which the core takes for impossible.
     GPUBuffer.prototype.mapAsync = async () => {
       throw new DOMException("no memory", "OperationError");
@@ -188,7 +216,7 @@ test("a model with too large a matrix for the adapter is refused, or left to the
       Object.defineProperty(GPUSupportedLimits.prototype, limit, { get: () => 1 << 20 });
     }
     Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { get: () => false });
-    const load = (device) => window.kiln.Embedder.load(url, { device, worker: false });
+    const load = (device) => window.kiln.Embedder.load(url, { device, webgpu: window.webgpu, worker: false });
     const said = await load("webgpu").catch((error) => error.message);
     const model = await load("auto");
     return { said, device: model.device, length: (await model.embed("a boat")).length };
@@ -201,7 +229,7 @@ test("a model with too large a matrix for the adapter is refused, or left to the
 
 test("without WebGPU that is said", async () => {
   await page.evaluate(() => Object.defineProperty(navigator, "gpu", { value: undefined }));
-  const said = await page.evaluate((url) => window.kiln.Embedder.load(url, { device: "webgpu", worker: false }).catch((error) => error.message), MINI);
+  const said = await page.evaluate((url) => window.kiln.Embedder.load(url, { device: "webgpu", webgpu: window.webgpu, worker: false }).catch((error) => error.message), MINI);
   assert.equal(said, 'there is no WebGPU adapter here; use device: "cpu"');
 });
 

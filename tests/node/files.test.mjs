@@ -10,12 +10,15 @@ import { join, relative } from "node:path";
 import { after, afterEach, before, beforeEach, test } from "node:test";
 import { pathToFileURL } from "node:url";
 import { Worker } from "node:worker_threads";
+import { lessons } from "../browser/lessons.mjs";
 import { serve } from "../browser/server.mjs";
 import { cosine, native, texts } from "../browser/vectors.mjs";
 
 const { KILN_PKG, KILN_MODELS } = process.env;
 const entry = pathToFileURL(join(KILN_PKG, "node/index.js")).href;
 const { Embedder, Index, clearCache } = await import(entry);
+const { default: training } = await import(pathToFileURL(join(`${KILN_PKG}-train`, "index.js")).href);
+const { default: webgpu } = await import(pathToFileURL(join(`${KILN_PKG}-webgpu`, "index.js")).href);
 
 const mini = join(KILN_MODELS, "mini.kiln");
 const [expected] = native("native-mini.jsonl");
@@ -234,6 +237,29 @@ test("threads, workers and this thread give the same bits", async () => {
   assert.deepEqual(devices, ["cpu (wasm, relaxed SIMD)", "cpu (wasm, relaxed SIMD, 2 threads)", "cpu (wasm, relaxed SIMD)", "cpu (wasm, relaxed SIMD)"]);
 });
 
+test("a model is taught by the add-on's builds, from its files", async () => {
+  const { pairs } = lessons(12);
+  const found = [];
+  for (const options of [{ threads: 1 }, { threads: 2 }, { worker: false }]) {
+    // There is no GPU to try.
+    const model = await Embedder.load(mini, { ...options, webgpu, weights: "f32" });
+    const trainer = await model.trainer({ training, kind: "lora", rank: 4 });
+    const losses = [];
+    const { adapter, kept } = await trainer.fit({ pairs, steps: 3, batchSize: 6, onProgress: ({ loss }) => loss !== undefined && losses.push(loss) });
+    await model.addAdapter("taught", adapter);
+    await model.setAdapter("taught");
+    found.push({ device: trainer.device, kept, losses, length: (await model.embed("a boat")).length, on: model.device });
+    for (const one of [trainer, model]) one.dispose();
+  }
+  const [one, two, here] = found;
+  assert.deepEqual([one.device, two.device, here.device], ["cpu (wasm, SIMD)", "cpu (wasm, relaxed SIMD, 2 threads)", "cpu (wasm, SIMD)"]);
+  for (const { kept, length, losses, on } of found) {
+    assert.deepEqual([kept, length, losses.length], [true, expected.length, 3]);
+    assert.match(on, /^cpu/);
+    losses.forEach((loss, at) => assert.ok(Math.abs(loss - one.losses[at]) < 1e-4, `${losses} ${one.losses}`));
+  }
+});
+
 test("in a worker of the program's own, and by require", async () => {
   const program = `import { parentPort } from "node:worker_threads";
     import { Embedder } from ${JSON.stringify(entry)};
@@ -269,6 +295,10 @@ test("what callers get wrong is said, and changes nothing", async () => {
   assert.equal(await said(index.search(half)), "Error: the index is disposed");
   assert.equal(await said(index.add([{ id: 1, vector: half }])), "Error: the index is disposed");
   assert.equal(await said(index.save("x")), "Error: the index is disposed");
+  assert.match(await said(model.trainer()), /^TypeError: a trainer needs the package kiln-embed-train/);
+  assert.match(await said(model.trainer({ training: webgpu })), /^TypeError: training is "kiln-embed-webgpu", not what kiln-embed-train exports/);
+  assert.match(await said(Embedder.load(mini, { device: "webgpu" })), /^TypeError: device "webgpu" needs the package kiln-embed-webgpu/);
+  assert.match(await said(Embedder.load(mini, { device: "webgpu", webgpu })), /^DeviceError: there is no WebGPU adapter here/);
   const late = said(model.embed(Array(200).fill("a boat")));
   model.dispose();
   assert.equal(await late, "Error: the embedder is disposed");

@@ -2,8 +2,9 @@
 // came of it is printed, in JSON.
 
 import { Embedder, Index, Reranker } from "kiln-embed";
+import training from "kiln-embed-train";
 
-const { source, options, texts, rerank, index, forget } = JSON.parse(process.argv[2]);
+const { source, options, texts, rerank, index, teach, forget } = JSON.parse(process.argv[2]);
 const start = performance.now();
 const found = {};
 
@@ -41,6 +42,13 @@ if (rerank) {
   const reranker = await Reranker.load(rerank.source);
   found.scores = [...(await reranker.scores(rerank.query, rerank.texts))];
   if (!forget) reranker.dispose();
+}
+if (teach) {
+  const trainer = await model.trainer({ training, kind: "lora" });
+  const pairs = texts.slice(0, 6).map((text, at) => [`number ${at}`, text]);
+  const { steps } = await trainer.fit({ pairs, steps: 2 });
+  found.taught = { steps, device: trainer.device };
+  if (!forget) trainer.dispose();
 }
 if (!forget) model.dispose();
 // All ends by itself: nothing here says so.

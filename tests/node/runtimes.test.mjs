@@ -1,8 +1,8 @@
-// kiln-embed as an npm package in Node, Deno, Bun and workerd, installed from its tarball. By tests/browser.sh.
+// kiln-embed and its add-ons as npm packages in Node, Deno and Bun, installed from their tarballs. By tests/browser.sh.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -53,28 +53,39 @@ const program = async (name, told, options) => {
 };
 const least = (vectors, to) => Math.min(...vectors.map((vector, at) => cosine(vector, to[at])));
 
-let tarball;
+/**
+ * The packages by their folder: how many megabytes each may have, and its builds. The tests' build is made less small than that of
+ * a release.
+ */
+const PACKAGES = [
+  { folder: KILN_PKG, most: 6, builds: ["simd", "relaxed", "threads"], files: ["node/worker.js", "node/thread.js"] },
+  { folder: `${KILN_PKG}-webgpu`, most: 3.2, builds: ["webgpu"], files: ["index.js", "index.d.ts"] },
+  { folder: `${KILN_PKG}-train`, most: 5.5, builds: ["train", "train-threads"], files: ["index.js", "index.d.ts"] },
+];
+
 before(async () => {
   project = mkdtempSync(join(tmpdir(), "kiln-node-"));
   writeFileSync(join(project, "package.json"), '{ "name": "a-program", "private": true, "type": "module" }');
   cpSync(join(import.meta.dirname, "program.mjs"), join(project, "program.mjs"));
-  const [{ filename }] = JSON.parse((await done("npm", ["pack", "--json", KILN_PKG])).out);
-  tarball = join(project, filename);
-  await done("npm", ["install", "--offline", "--no-fund", "--no-audit", tarball]);
+  const packed = JSON.parse((await done("npm", ["pack", "--json", ...PACKAGES.map(({ folder }) => folder)])).out);
+  packed.forEach(({ name, filename }, at) => Object.assign(PACKAGES[at], { name, tarball: join(project, filename) }));
+  await done("npm", ["install", "--offline", "--no-fund", "--no-audit", ...PACKAGES.map(({ tarball }) => tarball)]);
 });
 after(() => rmSync(project, { recursive: true, force: true }));
 
-test("the package is small, whole, and no model is in it", (run) => {
-  const megabytes = statSync(tarball).size / 1e6;
-  run.diagnostic(`${megabytes.toFixed(2)} MB packed`);
-  // The tests' build is made less small than that of a release: it has 13.1 MB where that has 11.4.
-  assert.ok(megabytes < 14, `${megabytes} MB`);
-  const installed = join(project, "node_modules/kiln-embed");
-  const { exports } = JSON.parse(readFileSync(join(installed, "package.json")));
-  const files = (value) => (typeof value === "string" ? [value] : Object.values(value).flatMap(files));
-  for (const file of files(exports)) assert.ok(existsSync(join(installed, file)), file);
-  for (const file of ["node/worker.js", "node/thread.js", "README.md", "LICENSE-APACHE", "LICENSE-MIT", ...["simd", "relaxed", "threads", "webgpu", "train", "train-threads"].map((build) => `${build}/kiln_wasm_bg.wasm`)]) {
-    assert.ok(existsSync(join(installed, file)), file);
+test("each package is small, whole, and no model is in it", (run) => {
+  for (const { name, tarball, most, builds, files } of PACKAGES) {
+    const megabytes = statSync(tarball).size / 1e6;
+    run.diagnostic(`${name}: ${megabytes.toFixed(2)} MB packed`);
+    assert.ok(megabytes < most, `${name}: ${megabytes} MB`);
+    const installed = join(project, "node_modules", name);
+    const { exports } = JSON.parse(readFileSync(join(installed, "package.json")));
+    const named = (value) => (typeof value === "string" ? [value] : Object.values(value).flatMap(named));
+    const ofBuilds = builds.flatMap((build) => [`${build}/kiln_wasm.js`, `${build}/kiln_wasm_bg.wasm`]);
+    for (const file of [...named(exports), ...files, ...ofBuilds, "README.md", "LICENSE-APACHE", "LICENSE-MIT"]) {
+      assert.ok(existsSync(join(installed, file)), `${name}: ${file}`);
+    }
+    assert.deepEqual(readdirSync(installed, { recursive: true }).filter((file) => file.endsWith(".wasm")).sort(), ofBuilds.filter((file) => file.endsWith(".wasm")).sort());
   }
 });
 
@@ -92,7 +103,7 @@ for (const name of Object.keys(RUNTIMES)) {
       // The same builds compute in the others.
       if (!rich && !name.startsWith("Node")) continue;
       const rerank = rich ? { source: join(fixtures, "rerankers/bert"), query, texts: mine.map(({ text }) => text) } : undefined;
-      const found = await program(name, { source: join(KILN_MODELS, file), texts, rerank, index: rich, options: { device: "cpu", ...(rich ? { threads: 2 } : {}) } });
+      const found = await program(name, { source: join(KILN_MODELS, file), texts, rerank, index: rich, teach: rich, options: { device: "cpu", ...(rich ? { threads: 2 } : {}) } });
       const cosines = least(found.vectors, native(known));
       run.diagnostic(`${file}: ${found.device}, cosine ${cosines.toFixed(6)}, first vector after ${found.first.toFixed(0)} ms, all in ${found.seconds.toFixed(1)} s`);
       assert.ok(cosines > close, `${file}: ${cosines}`);
@@ -102,6 +113,7 @@ for (const name of Object.keys(RUNTIMES)) {
       assert.equal(found.err, "");
       if (!rich) continue;
       assert.match(found.device, name === "Node 20" ? /^cpu \(wasm, SIMD\)$/ : /^cpu \(wasm, relaxed SIMD, 2 threads\)$/);
+      assert.deepEqual(found.taught, { steps: 2, device: name === "Node 20" ? "cpu (wasm, SIMD)" : "cpu (wasm, relaxed SIMD, 2 threads)" });
       assert.deepEqual([found.hit.id, found.names, found.saved, found.deleted], [5, ["a / name"], [199, true], [[], null]]);
       mine.forEach(({ score }, at) => assert.ok(Math.abs(found.scores[at] - score) < 1e-4, `${found.scores[at]} ${score}`));
     }

@@ -28,6 +28,9 @@ export default {
       await said(() => Embedder.load(form.get("address"), { worker: true })),
       await said(() => index.save("x")),
       await said(() => model.embed(["a", null])),
+      // Neither can be handed over here, where packages have no addresses.
+      await said(() => model.trainer()),
+      await said(() => Embedder.load(form.get("address"), { device: "webgpu" })),
       await said(() => clearCache()),
       await said(() => clearCache(form.get("address"))),
     ];
@@ -78,5 +81,7 @@ test("workerd: native vectors, an index, a model from an address", { skip: missi
   assert.match(found.wrong[0], /^Error: workerd has no workers/);
   assert.match(found.wrong[1], /^Error: workerd keeps no indexes/);
   assert.match(found.wrong[2], /^TypeError: texts\[1\] is null/);
-  for (const said of found.wrong.slice(3)) assert.match(said, /^Error: workerd does not say what its cache holds/);
+  assert.equal(found.wrong[3], "Error: the train build is not part of kiln-embed in workerd; models are taught in pages, or in Node");
+  assert.match(found.wrong[4], /^DeviceError: there is no WebGPU adapter here/);
+  for (const said of found.wrong.slice(5)) assert.match(said, /^Error: workerd does not say what its cache holds/);
 });

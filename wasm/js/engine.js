@@ -17,10 +17,10 @@ const startThread = () =>
   platform.startWorker?.("thread") ?? workerFromElsewhere("thread.js", THREAD) ?? new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: "kiln-embed-thread" });
 
 /**
- * Makes the memory of a build's core that of `count` more workers, and has them compute. This thread waits for them, and so
- * cannot hear of one that dies: `watch` is given a port that tells of it.
+ * Makes the memory of a build's core that of `count` more workers, and has them compute; `js` is where an add-on's build is. This
+ * thread waits for them, and so cannot hear of one that dies: `watch` is given a port that tells of it.
  */
-async function startThreads(core, build, count, watch) {
+async function startThreads(core, js, count, watch) {
   const workers = Array.from({ length: count }, startThread);
   try {
     const shared = core.shared();
@@ -32,7 +32,7 @@ async function startThreads(core, build, count, watch) {
             worker.onerror = (event) => reject(new Error(event.message || "a thread's files could not be loaded"));
             const { port1, port2 } = new MessageChannel();
             watch?.(port1);
-            worker.postMessage({ build, shared, port: port2 }, [port2]);
+            worker.postMessage({ js, shared, port: port2 }, [port2]);
           }),
       ),
     );
@@ -46,31 +46,33 @@ async function startThreads(core, build, count, watch) {
 }
 
 const BUILDS = {
-  webgpu: () => import("./webgpu/kiln_wasm.js"),
   threads: () => import("./threads/kiln_wasm.js"),
   relaxed: () => import("./relaxed/kiln_wasm.js"),
   simd: () => import("./simd/kiln_wasm.js"),
-  train: () => import("./train/kiln_wasm.js"),
-  "train-threads": () => import("./train-threads/kiln_wasm.js"),
 };
 
-/** Builds by name, each compiled once: `{ core, threads }`, with how many threads the one computes that was started with some. */
+/**
+ * Builds by name, each compiled once: `{ core, threads }`, with how many threads the one computes that was started with some.
+ * `files` are the addresses of an add-on's.
+ */
 const compiled = new Map();
-function build(name, threads, watch) {
+function build(name, { threads, watch, files } = {}) {
   if (!compiled.has(name)) {
-    compiled.set(name, begun(name, threads, watch));
+    compiled.set(name, begun(name, threads, watch, files));
   }
   return compiled.get(name);
 }
 
-async function begun(name, threads, watch) {
+async function begun(name, threads, watch, files) {
   const hasThreads = name.endsWith("threads");
   let isShared = false;
   try {
-    const core = await BUILDS[name]();
-    await core.default({ module_or_path: platform.wasm(name) });
+    // First, as this runtime may have none of it.
+    const module_or_path = await platform.wasm(name, files?.wasm);
+    const core = await (files ? platform.importModule(files.js) : BUILDS[name]());
+    await core.default({ module_or_path });
     isShared = hasThreads;
-    if (hasThreads) await startThreads(core, name, threads, watch);
+    if (hasThreads) await startThreads(core, files?.js, threads, watch);
     return { core, threads: hasThreads ? threads : 1 };
   } catch (error) {
     // What could not be fetched may be there the next time. Workers that were ended may have left a lock behind in a memory.
@@ -96,12 +98,13 @@ const NAMES = { simd: "SIMD", relaxed: "relaxed SIMD", threads: "relaxed SIMD", 
 
 /**
  * What `open` gives with the first of some builds: one that does not compile here, or fails the model's own test, is left for
- * the next one, with a warning. It is given the core, where it computes, for people, and with how many threads.
+ * the next one, with a warning. It is given the core, where it computes, for people, and with how many threads. `addOn` has the
+ * files of an add-on's builds.
  */
-async function firstThatWorks(names, threads, watch, warn, open) {
+async function firstThatWorks(names, threads, watch, warn, open, addOn) {
   for (const [at, name] of names.entries()) {
     try {
-      const { core, threads: used } = await build(name, threads, watch);
+      const { core, threads: used } = await build(name, { threads, watch, files: addOn?.[name] });
       return await open(core, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used);
     } catch (error) {
       const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError" || String(error).includes("fails the test");
@@ -232,20 +235,21 @@ class Session {
   }
 
   /**
-   * Reads a model: `{ kiln: Uint8Array, weights }` or `{ files: [[path, Uint8Array], ..], weights }`. `auto` measures
-   * where there is a GPU, and falls back to the CPU, with a warning, where the GPU fails.
+   * Reads a model: `{ kiln: Uint8Array, weights }` or `{ files: [[path, Uint8Array], ..], weights }`. With the add-on for it `auto`
+   * measures where there is a GPU, and falls back to the CPU, with a warning, where the GPU fails.
    */
-  static async open(files, device, threads, watch, warn = console.warn) {
-    const adapter = device === "webgpu" || (device === "auto" && platform.triesGpu) ? await gpuAdapter() : undefined;
+  static async open({ addOn, ...files }, device, threads, watch, warn = console.warn) {
+    const tries = addOn && (device === "webgpu" || (device === "auto" && platform.triesGpu));
+    const adapter = tries ? await gpuAdapter() : undefined;
     if (device === "webgpu") {
       if (!adapter) throw deviceError("there is no WebGPU adapter here; use device: \"cpu\"");
-      return Session.#onGpu(files, adapter);
+      return Session.#onGpu(files, adapter, addOn);
     }
     const cpu = await Session.#onCpu(files, threads, watch, warn);
     if (!adapter || isSoftware(adapter)) return cpu;
     let gpu;
     try {
-      gpu = await Session.#onGpu(files, adapter);
+      gpu = await Session.#onGpu(files, adapter, addOn);
       const found = { cpu: await cpu.#probe(), gpu: await gpu.#probe() };
       // Also where a model carries no vectors of its own to check itself against.
       const alike = leastCosine(found.cpu.vectors, found.gpu.vectors, PROBE.length);
@@ -265,12 +269,12 @@ class Session {
     return firstThatWorks(builds(threads), threads, watch, warn, open);
   }
 
-  static async #onGpu(files, adapter) {
+  static async #onGpu(files, adapter, addOn) {
     const { vendor, architecture, description } = adapter.info ?? {};
     const name = description || [vendor, architecture].filter(Boolean).join(" ") || "unnamed adapter";
     if (gpuFailure) throw deviceError(`${gpuFailure.message}; ${INSTEAD}`);
     try {
-      const { core } = await build("webgpu");
+      const { core } = await build("webgpu", { files: addOn.webgpu });
       const session = new Session(core, await watchingDevice(() => read(core, files, "webgpu")), `webgpu (${name})`);
       gpuSessions.add(session);
       return session;
@@ -446,14 +450,15 @@ class Teaching {
     return { ...this.#device, kind: this.trainer.kind };
   }
 
-  static open({ kiln, files, weights, ...given }, threads, watch, warn = console.warn) {
+  static open({ addOn, kiln, files, weights, ...given }, threads, watch, warn = console.warn) {
     const shares = threads > 1 && platform.canShare() && WebAssembly.validate(RELAXED);
     const names = shares ? ["train-threads", "train"] : ["train"];
-    return firstThatWorks(names, threads, watch, warn, async (core, device, used) => {
+    const open = async (core, device, used) => {
       const settings = JSON.stringify(given.settings);
       const trainer = await (kiln ? core.Trainer.fromKiln(kiln, weights, settings) : core.Trainer.fromFiles(folderOf(core, files), weights, settings));
       return new Teaching(core, trainer, { device, threads: used }, given);
-    });
+    };
+    return firstThatWorks(names, threads, watch, warn, open, addOn);
   }
 
   /** Begins to teach; without `steps` a run within a time has as many as fit into it. */

@@ -23,13 +23,26 @@ export type LoadProgress =
   | { stage: "open" }
   | { stage: "ready" };
 
+/** What a package with more builds of the core exports: where their files are. It has to be of this package's version. */
+export interface AddOn<Name extends string, Build extends string> {
+  readonly package: Name;
+  readonly version: string;
+  readonly builds: Readonly<Record<Build, Readonly<{ js: string; wasm: string }>>>;
+}
+/** `import webgpu from "kiln-embed-webgpu"`. */
+export type WebGpu = AddOn<"kiln-embed-webgpu", "webgpu">;
+/** `import training from "kiln-embed-train"`. */
+export type Training = AddOn<"kiln-embed-train", "train" | "train-threads">;
+
 export interface LoadOptions {
   /**
-   * Where to compute. `auto` (the default) measures the CPU and WebGPU where there is a GPU, and takes the faster
-   * one; outside of browsers it takes the CPU. A GPU that computes wrongly or is lost later is left for the CPU, with a
-   * warning.
+   * Where to compute. `auto` (the default) with `webgpu` measures the CPU and WebGPU where there is a GPU, and takes the faster
+   * one; without, and outside of browsers, it takes the CPU. A GPU that computes wrongly or is lost later is left for the CPU,
+   * with a warning. `webgpu` needs the option `webgpu`.
    */
   device?: "auto" | "cpu" | "webgpu";
+  /** The build for WebGPU, which the package `kiln-embed-webgpu` exports; it is fetched where there is a GPU to try. */
+  webgpu?: WebGpu;
   /** Keep downloaded files in Cache Storage, outside of browsers in a folder, so that the model loads offline the next time. Default: true. */
   cache?: boolean;
   /** Compute in a worker, so that the page never waits. `false` computes in this thread, for those who are in a worker of their own. Default: true, but in workerd. */
@@ -186,7 +199,7 @@ export class Embedder {
    * Loads the model once more to teach it adapters, with the build of the core that trains, which is fetched now. On the CPU,
    * in a worker of its own.
    */
-  trainer(options?: TrainerOptions): Promise<Trainer>;
+  trainer(options: TrainerOptions): Promise<Trainer>;
   /** Vectors of texts, in their order. Halves of characters (lone surrogates) are read as U+FFFD. */
   embed(texts: readonly string[], options?: EmbedOptions): Promise<Float32Array[]>;
   /** The vector of one text. */
@@ -219,6 +232,8 @@ export interface Adapter {
 }
 
 export interface TrainerOptions {
+  /** The builds that train, which the package `kiln-embed-train` exports. */
+  training: Training;
   /**
    * What is taught. `lora`: adapters on the model's projections; each step is a pass through the model. `adapter`: a residual
    * adapter of its vectors, `v + B A v` divided by its norm; texts are embedded once, steps take milliseconds, and an index
@@ -459,7 +474,7 @@ export interface RankOptions {
  */
 export class Reranker {
   /** Loads a cross-encoder: a `.kiln` file of one, or a folder with a head for sequence classification of one score, or a Qwen3-Reranker. */
-  static load(source: ModelSource, options?: Omit<LoadOptions, "device" | "workers" | "adapter">): Promise<Reranker>;
+  static load(source: ModelSource, options?: Omit<LoadOptions, "device" | "webgpu" | "workers" | "adapter">): Promise<Reranker>;
   readonly info: RerankerInfo;
   readonly device: string;
   /** Scores of texts, in their order. */

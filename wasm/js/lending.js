@@ -1,17 +1,17 @@
 // What a worker's worker does: it lends itself to the core that they share the memory of.
 
-const BUILDS = {
-  threads: () => import("./threads/kiln_wasm.js"),
-  "train-threads": () => import("./train-threads/kiln_wasm.js"),
-};
+import { importModule } from "./modules.js";
 
-/** Waits for the build and its memory, says whether it could be had (undefined, or why not), and lends itself until it is ended. */
+/**
+ * Waits for the build, which is this package's where no address says otherwise, and its memory, says whether it could be had
+ * (undefined, or why not), and lends itself until it is ended.
+ */
 export function lendItself({ post, listen }) {
-  listen(async ({ build, shared, port }) => {
+  listen(async ({ js, shared, port }) => {
     const [module_or_path, memory] = shared;
     let core;
     try {
-      core = await BUILDS[build]();
+      core = await (js === undefined ? import("./threads/kiln_wasm.js") : importModule(js));
       await core.default({ module_or_path, memory });
     } catch (error) {
       return post(String(error));

@@ -16,8 +16,10 @@ export const platform = {
   cores: () => globalThis.navigator?.hardwareConcurrency ?? 1,
   /** Whether a GPU is tried where nobody asks for one. */
   triesGpu: true,
-  /** A build's bytes, or compiled module, by its name; undefined for the file beside the build's JavaScript. */
-  wasm: () => undefined,
+  /** Imports a module by its address, as those of add-ons; undefined where none has one. */
+  importModule: undefined,
+  /** A build's bytes, compiled module or address, by its name, and where an add-on's is; undefined for the file beside its JavaScript. */
+  wasm: (build, address) => address,
   /** The address of a source; throws where it is none. */
   address: (source) => new URL(source, globalThis.location?.href),
   /** A file of this machine by its address: see node/files.js. Pages cannot read any. */

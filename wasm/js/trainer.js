@@ -1,6 +1,7 @@
-// Teaching a model where its texts are. Fetched when the first trainer is asked for, and its build of the core with it.
+// Teaching a model where its texts are. Fetched when the first trainer is asked for, and the add-on's build of the core with it.
 
 import { adapterFiles } from "./adapters.js";
+import { addOn, needed } from "./addons.js";
 import * as check from "./checks.js";
 import { cosine } from "./cosine.js";
 import { opened } from "./opened.js";
@@ -28,7 +29,9 @@ export class Trainer {
     this.#asked = asked;
   }
 
-  static async open({ source, cache, worker, weights, threads: usual, asked }, { kind, rank, alpha, targets, seed, threads = usual, onProgress, signal } = {}) {
+  static async open({ source, cache, worker, weights, threads: usual, asked }, { training, kind, rank, alpha, targets, seed, threads = usual, onProgress, signal } = {}) {
+    const builds = addOn("training", training);
+    needed("training", builds, "a trainer", "model.trainer({ training })");
     check.loadOptions({ device: "cpu", workers: 1, threads, weights, onProgress, signal });
     const settings = given({
       kind: check.optional(check.oneOf, "kind", kind, KINDS),
@@ -37,7 +40,7 @@ export class Trainer {
       targets: check.optional(check.texts, "targets", targets),
       seed: check.optional(check.whole, "seed", seed, 0, Number.MAX_SAFE_INTEGER),
     });
-    const more = { settings, base: nameOf(source) };
+    const more = { settings, base: nameOf(source), addOn: builds };
     const { calls, info } = await opened(source, { action: "openTrainer", more, device: "cpu", cache, worker, weights, threads: threadsFor(threads, "auto"), onProgress, signal });
     onProgress?.({ stage: "ready" });
     return new Trainer(calls, info, { ...asked, cache });

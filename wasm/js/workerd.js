@@ -30,7 +30,7 @@ function nothing(what) {
   return Object.fromEntries(["save", "load", "remove", "names"].map((name) => [name, none]));
 }
 
-export * from "./index.js";
+export * from "./main.js";
 
 /** In the place of the one that goes through what is kept. */
 export async function clearCache() {

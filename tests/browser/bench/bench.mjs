@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { createRequire } from "node:module";
 import { parseArgs } from "node:util";
 import { pageMemory } from "../memory.mjs";
-import { serve } from "../server.mjs";
+import { packages, serve } from "../server.mjs";
 
 const { values: options } = parseArgs({
   options: {
@@ -19,7 +19,7 @@ const { chromium } = createRequire(`${options.playwright}/`)("playwright-core");
 const texts = JSON.parse(readFileSync(options.texts));
 const peer = join(options.peer, "node_modules");
 const server = await serve({
-  page: import.meta.dirname, pkg: options.pkg, models: options.models, peer: join(peer, "@huggingface/transformers"), ort: join(peer, "onnxruntime-web/dist"),
+  page: import.meta.dirname, ...packages(options.pkg), models: options.models, peer: join(peer, "@huggingface/transformers"), ort: join(peer, "onnxruntime-web/dist"),
 }, { csp: false, isolated: true });
 // Without a GPU, WebGPU is a software adapter: only the ratio of two such runs says something.
 const gpu = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];

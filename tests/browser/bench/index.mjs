@@ -5,14 +5,14 @@
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { serve } from "../server.mjs";
+import { packages, serve } from "../server.mjs";
 
 const { values: options } = parseArgs({
   options: { pkg: { type: "string" }, playwright: { type: "string" }, chromium: { type: "string" }, rows: { type: "string", default: "100000" } },
 });
 const { chromium } = createRequire(options.playwright + "/")("playwright-core");
 const browser = await chromium.launch({ executablePath: options.chromium, args: ["--no-sandbox"] });
-const server = await serve({ page: join(import.meta.dirname, ".."), pkg: options.pkg });
+const server = await serve({ page: join(import.meta.dirname, ".."), ...packages(options.pkg) });
 const page = await browser.newPage();
 await page.goto(`${server.url}/page/page.html`);
 await page.waitForFunction(() => window.kiln);

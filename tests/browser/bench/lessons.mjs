@@ -27,9 +27,17 @@ function lessons(count) {
 
 const megabytes = (bytes) => Math.round(bytes / 2 ** 20);
 
+/** A module of the package, or of an add-on beside it. */
+const module = (path) => import(pathToFileURL(resolve(values.pkg) + path).href);
+
 async function load(file, threads) {
-  const { Embedder } = await import(pathToFileURL(join(resolve(values.pkg), "node/index.js")).href);
+  const { Embedder } = await module("/node/index.js");
   return Embedder.load(join(values.models, file), { threads, workers: 1 });
+}
+
+async function trainerOf(model, kind) {
+  const { default: training } = await module("-train/index.js");
+  return model.trainer({ training, kind });
 }
 
 async function teach({ model: file, kind, threads, cycles }) {
@@ -39,7 +47,7 @@ async function teach({ model: file, kind, threads, cycles }) {
   let result;
   const started = performance.now();
   for (let cycle = 0; cycle < cycles; cycle++) {
-    const trainer = await model.trainer({ kind });
+    const trainer = await trainerOf(model, kind);
     const plan = cycles > 1 ? { pairs: lessons(16), steps: 2, batchSize: 8 } : { pairs: lessons(100), steps: 60 };
     result = await trainer.fit({ ...plan, learningRate: 5e-4, patience: 99 });
     trainer.dispose();
@@ -60,7 +68,7 @@ async function teach({ model: file, kind, threads, cycles }) {
 /** Adds an adapter, and switches to it and back; a text is embedded after each switch, which would pay for what a switch puts off. */
 async function change({ model: file, kind, threads, switches }) {
   const model = await load(file, threads);
-  const trainer = await model.trainer({ kind });
+  const trainer = await trainerOf(model, kind);
   const { adapter } = await trainer.fit({ pairs: lessons(16), steps: 2, batchSize: 8, holdBack: 0 });
   trainer.dispose();
   const timed = async (run) => {

@@ -4,7 +4,8 @@ const length = (vector) => Math.hypot(...vector);
 
 async function kiln(model, device, threads, workers) {
   const { Embedder } = await import("/pkg/index.js");
-  const embedder = await Embedder.load(model, { cache: false, device, threads, workers });
+  const { default: webgpu } = await import("/pkg-webgpu/index.js");
+  const embedder = await Embedder.load(model, { cache: false, device, webgpu, threads, workers });
   return {
     device: embedder.device,
     embed: async (texts) => (await embedder.embed(texts)).map((vector) => Array.from(vector)),

@@ -93,11 +93,18 @@ writeFileSync(
   `import { Embedder, Index, Reranker, clearCache } from "kiln-embed";
 import { KilnEmbeddings } from "kiln-embed/langchain";
 import { pluginKiln } from "kiln-embed/orama";
+import training from "kiln-embed-train";
+import webgpu from "kiln-embed-webgpu";
 import { create } from "@orama/orama";
 import type { Embeddings } from "@langchain/core/embeddings";
 
 export async function all(): Promise<void> {
-  const model: Embedder = await Embedder.load("model.kiln", { threads: 2, weights: "int8" });
+  const model: Embedder = await Embedder.load("model.kiln", { threads: 2, weights: "int8", webgpu });
+  const { kind }: { kind: "lora" | "adapter" } = await model.trainer({ training });
+  // @ts-expect-error: a trainer needs its add-on
+  await model.trainer();
+  // @ts-expect-error: the other add-on
+  await Embedder.load("model.kiln", { webgpu: training });
   const vectors: Float32Array[] = await model.embed(["a"]);
   const index = await Index.create<{ page: number }>({ dimensions: model.dimensions });
   await index.add([{ id: 1, vector: vectors[0]!, data: { page: 7 } }]);
@@ -109,7 +116,7 @@ export async function all(): Promise<void> {
   // @ts-expect-error: a reranker takes no adapters
   await Reranker.load("folder", { adapter: "adapters" });
   await clearCache();
-  console.log(page, embeddings, database, await Reranker.load("folder"));
+  console.log(kind, page, embeddings, database, await Reranker.load("folder"));
 }
 `,
 );

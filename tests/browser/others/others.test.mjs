@@ -6,12 +6,12 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { lessons, trainedNatively } from "../lessons.mjs";
-import { serve } from "../server.mjs";
+import { packages, serve } from "../server.mjs";
 import { cosine, native, texts } from "../vectors.mjs";
 import { browsers } from "./browsers.mjs";
 
-const { KILN_PKG, KILN_MODELS, KILN_DEMO } = process.env;
-const roots = { page: join(import.meta.dirname, ".."), pkg: KILN_PKG, models: KILN_MODELS, demo: KILN_DEMO };
+const { KILN_MODELS, KILN_DEMO } = process.env;
+const roots = { page: join(import.meta.dirname, ".."), ...packages(), models: KILN_MODELS, demo: KILN_DEMO };
 const PASSAGES = readFileSync(join(import.meta.dirname, "../../../web-demo/collection.md"), "utf8").split("\n## ").length - 1;
 const least = (vectors, to) => Math.min(...vectors.map((vector, at) => cosine(vector, to[at])));
 
@@ -142,7 +142,7 @@ for (const [name, { missing, start }] of Object.entries(browsers)) {
     const found = await page.run(
       async (url, options, texts) => {
         const model = await window.kiln.Embedder.load(url, { device: "cpu", weights: "f32" });
-        const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+        const trainer = await model.trainer({ training: window.training, kind: "lora", rank: 4, seed: 3 });
         const losses = [];
         const onProgress = ({ loss }) => loss !== undefined && losses.push(loss);
         const { adapter, seconds } = await trainer.fit({ ...options, holdBack: 0, onProgress });

@@ -1,4 +1,5 @@
 import { Embedder, Index } from "kiln-embed";
+import webgpu from "kiln-embed-webgpu";
 
 const TEXTS = [
   "Bread keeps longest in a box at room temperature, and best in the freezer.",
@@ -12,7 +13,11 @@ const hits = document.getElementById("hits");
 const query = document.getElementById("query");
 
 try {
+  // ?device=webgpu insists on the GPU.
+  const device = new URLSearchParams(location.search).get("device") ?? "auto";
   const model = await Embedder.load("model.kiln", {
+    device,
+    webgpu,
     onProgress: ({ stage, loaded, total }) => (status.textContent = stage === "download" ? `${loaded} of ${total ?? "?"} bytes` : stage),
   });
   const index = await Index.create({ dimensions: model.dimensions });

@@ -6,4 +6,4 @@ import { node } from "./platform.js";
 
 use(node);
 
-export * from "../index.js";
+export * from "../main.js";

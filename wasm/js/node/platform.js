@@ -5,6 +5,7 @@ import { availableParallelism } from "node:os";
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { isMainThread } from "node:worker_threads";
+import { importModule } from "../modules.js";
 import { deleteFolderCache, openFolderCache } from "./cache.js";
 import { readModelFile } from "./files.js";
 import { indexes, states } from "./store.js";
@@ -25,7 +26,8 @@ export const node = {
   cores: availableParallelism,
   // Deno has WebGPU, and complains about a machine without a screen where it is asked for it.
   triesGpu: false,
-  wasm: (build) => readFile(new URL(`../${build}/kiln_wasm_bg.wasm`, import.meta.url)),
+  wasm: (build, address = new URL(`../${build}/kiln_wasm_bg.wasm`, import.meta.url)) => readFile(new URL(address)),
+  importModule,
   address,
   readFile: readModelFile,
   openCache: openFolderCache,

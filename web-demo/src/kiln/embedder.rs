@@ -41,6 +41,20 @@ extern "C" {
     fn dispose(this: &JsEmbedder);
 }
 
+#[wasm_bindgen(raw_module = "./kiln-embed-webgpu/index.js")]
+extern "C" {
+    /// Where the build for WebGPU is.
+    #[wasm_bindgen(thread_local_v2, js_name = default)]
+    static WEBGPU: JsValue;
+}
+
+#[wasm_bindgen(raw_module = "./kiln-embed-train/index.js")]
+extern "C" {
+    /// Where the builds that train are.
+    #[wasm_bindgen(thread_local_v2, js_name = default)]
+    static TRAINING: JsValue;
+}
+
 /// What a model is: `ModelInfo` in the package.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -135,6 +149,7 @@ impl Embedder {
         set(&options, "onProgress", report.as_ref());
         set(&options, "signal", signal);
         set(&options, "device", &device.into());
+        WEBGPU.with(|webgpu| set(&options, "webgpu", webgpu));
         set(&options, "weights", &weights.into());
         let loaded = JsEmbedder::load(source, &options).await?;
         Ok(Self(loaded.unchecked_into(), RefCell::default()))
@@ -248,6 +263,7 @@ impl Embedder {
     pub(crate) async fn trainer(&self, signal: &AbortSignal) -> Result<Trainer> {
         let options = Object::new();
         set(&options, "signal", signal);
+        TRAINING.with(|training| set(&options, "training", training));
         // Which kind is chosen by itself depends on how fast the machine is at that moment; here it is always the same.
         set(&options, "kind", &"lora".into());
         Ok(Trainer(self.0.trainer(&options).await?.unchecked_into()))

@@ -1,4 +1,4 @@
-//! kiln-embed, the npm package, as the page calls it.
+//! kiln-embed, the npm package, and its add-ons, as the page calls them.
 
 mod embedder;
 mod index;

@@ -1,6 +1,7 @@
 "use client";
 
 import { Embedder, Index } from "kiln-embed";
+import webgpu from "kiln-embed-webgpu";
 import { useEffect, useRef, useState } from "react";
 
 const TEXTS = [
@@ -20,7 +21,9 @@ export function Search() {
   useEffect(() => {
     const stop = new AbortController();
     const load = async () => {
-      const model = await Embedder.load("/model.kiln", { signal: stop.signal });
+      // ?device=webgpu insists on the GPU.
+      const device = new URLSearchParams(location.search).get("device") ?? "auto";
+      const model = await Embedder.load("/model.kiln", { device, webgpu, signal: stop.signal });
       const index = await Index.create({ dimensions: model.dimensions });
       const vectors = await model.embed(TEXTS);
       await index.add(TEXTS.map((text, at) => ({ id: at, vector: vectors[at], data: text })));

@@ -9,7 +9,8 @@ const READ: [&str; 6] = ["md", "rs", "toml", "sh", "py", "mjs"];
 /// Names with these endings are files of the repository where they stand in backticks.
 const SOURCES: [&str; 9] = ["md", "rs", "toml", "sh", "py", "mjs", "js", "ts", "html"];
 /// What is not ours, or made by a build.
-const SKIPPED: [&str; 6] = ["target", "node_modules", "pkg", "pkg.new", "dist", "dist.new"];
+const SKIPPED: [&str; 8] =
+    ["target", "node_modules", "pkg", "pkg-train", "pkg-webgpu", "pkg.new", "dist", "dist.new"];
 
 /// Names on purpose what does not exist.
 const EXAMPLES: &str = "tests/house/main.rs";

@@ -4,38 +4,20 @@
 # library what crates.io would be sent.
 #
 #   train-native/packaging/release.sh [FOLDER]         (default: target/release-files)
-#   train-native/packaging/release.sh --try [FOLDER]   runs what it made over Debian 11's C library (2.31), by chroot: root alone can
+#
+# tests/old_root.sh runs what it made in Debian 11 (glibc 2.31).
 #
 # Zig, from PyPI, links against the old glibc. CUDA and Vulkan are in it and are looked for when it runs.
 # KILN_FEATURES chooses others than `all`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-try=''
-if [ "${1:-}" = --try ]; then try=yes; shift; fi
 out="${1:-target/release-files}"
 cache="${KILN_CACHE:-$HOME/.cache/kiln}"
 target=x86_64-unknown-linux-gnu
 glibc=2.28
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 name="kiln-$version-x86_64-linux"
-
-if [ "$try" ]; then
-  root=$(mktemp -d)
-  trap 'rm -rf "$root"' EXIT
-  debian=http://deb.debian.org/debian
-  package=$(curl -sfL "$debian/dists/bullseye/main/binary-amd64/Packages.xz" | xz -dc | sed -n '/^Package: libc6$/,/^$/s/^Filename: //p')
-  curl -sfL -o "$root/libc6.deb" "$debian/$package"
-  dpkg -x "$root/libc6.deb" "$root"
-  tar -xzf "$out/$name.tar.gz" -C "$root" --strip-components 1
-  cp web-demo/kiln-mini.kiln "$root/"
-  mkdir -p "$root/tmp"
-  echo 'a boat on the river' >"$root/text.txt"
-  chroot "$root" /lib/x86_64-linux-gnu/libc.so.6 | head -n 1
-  chroot "$root" /kiln embed --model /kiln-mini.kiln --input /text.txt --output /vector.jsonl --device cpu
-  python3 -c 'import json, sys; vector = json.loads(open(sys.argv[1]).readline())["embedding"]; assert abs(sum(x * x for x in vector) - 1) < 1e-4; print("release: a vector of", len(vector), "numbers")' "$root/vector.jsonl"
-  exit
-fi
 
 if [ ! -e "$cache/zig/.complete" ]; then
   python3 -m venv "$cache/zig"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the bills of materials (CycloneDX, JSON) of the command and of the npm package: every crate that
+# Writes the bills of materials (CycloneDX, JSON) of the command and of the npm packages: every crate that
 # is compiled into them, with its version, sum and licence. The same Cargo.lock gives the same bytes on
 # every machine.
 #
@@ -70,4 +70,5 @@ PYTHON
 
 # What prebuilt packages have: all backends.
 sbom train-native x86_64-unknown-linux-gnu all
-sbom wasm wasm32-unknown-unknown
+# All builds of the page.
+sbom wasm wasm32-unknown-unknown default,train,threads

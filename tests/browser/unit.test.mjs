@@ -178,14 +178,14 @@ test("the package and its add-ons have one version, and an add-on's builds are f
 test("an add-on is what its package exports, of this version", () => {
   assert.deepEqual(addOn("training", training), training.builds);
   for (const none of [undefined, null]) assert.equal(addOn("webgpu", none), undefined);
-  const not = (what) => `webgpu is ${what}, not what kiln-embed-webgpu exports; import webgpu from "kiln-embed-webgpu"`;
+  const not = (what) => `webgpu is ${what}, not the default export of kiln-embed-webgpu; import webgpu from "kiln-embed-webgpu"`;
   for (const [value, name, message] of [
     [true, "TypeError", not("true")],
     ["kiln-embed-webgpu", "TypeError", not('"kiln-embed-webgpu"')],
     [{ default: webgpu }, "TypeError", not("an object")],
     [training, "TypeError", not('"kiln-embed-train"')],
-    [{ ...webgpu, builds: undefined }, "TypeError", not("without its build webgpu")],
-    [{ ...webgpu, builds: { webgpu: { js: webgpu.builds.webgpu.js } } }, "TypeError", not("without its build webgpu")],
+    [{ ...webgpu, builds: undefined }, "TypeError", not("an object without the build webgpu")],
+    [{ ...webgpu, builds: { webgpu: { js: webgpu.builds.webgpu.js } } }, "TypeError", not("an object without the build webgpu")],
     [{ ...webgpu, version: "0.0.9" }, "RangeError", `webgpu is kiln-embed-webgpu "0.0.9", and this is kiln-embed ${VERSION}; install kiln-embed-webgpu@${VERSION}`],
     [{ ...webgpu, version: undefined }, "RangeError", `webgpu is kiln-embed-webgpu undefined, and this is kiln-embed ${VERSION}; install kiln-embed-webgpu@${VERSION}`],
   ]) {

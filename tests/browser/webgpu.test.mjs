@@ -119,7 +119,7 @@ test("without the add-on auto is the CPU, in silence, and WebGPU is refused with
   }, MINI);
   assert.match(found.device, /^cpu/);
   assert.match(found.said[0], /^TypeError: device "webgpu" needs the package kiln-embed-webgpu; install it, import webgpu from "kiln-embed-webgpu", and call /);
-  assert.match(found.said[1], /^TypeError: webgpu is "kiln-embed-train", not what kiln-embed-webgpu exports; import webgpu from "kiln-embed-webgpu"$/);
+  assert.match(found.said[1], /^TypeError: webgpu is "kiln-embed-train", not the default export of kiln-embed-webgpu; import webgpu from "kiln-embed-webgpu"$/);
   assert.match(found.said[2], /^RangeError: webgpu is kiln-embed-webgpu "9\.9\.9", and this is kiln-embed [\d.]+; install kiln-embed-webgpu@[\d.]+$/);
   assert.deepEqual([warnings, server.seen.slice(from).filter(({ path }) => path.startsWith("/pkg-webgpu/webgpu/"))], [[], []]);
 });

@@ -93,8 +93,18 @@ fn what_is_shipped_has_all_features() {
 fn all_packages_have_one_version() {
     let workspace: toml::Table = read("Cargo.toml").parse().unwrap();
     let version = workspace["workspace"]["package"]["version"].as_str();
-    let npm: serde_json::Value = serde_json::from_str(&read("wasm/package.json")).unwrap();
-    assert!(version.is_some() && npm["version"].as_str() == version, "wasm/package.json: {npm}");
+    for path in
+        ["wasm/package.json", "wasm/addons/train/package.json", "wasm/addons/webgpu/package.json"]
+    {
+        let npm: serde_json::Value = serde_json::from_str(&read(path)).unwrap();
+        assert!(version.is_some() && npm["version"].as_str() == version, "{path}: {npm}");
+        let of_peer = npm["peerDependencies"].get("kiln-embed");
+        assert!(of_peer.is_none_or(|of_peer| of_peer.as_str() == version), "{path}: {npm}");
+    }
+    let said = format!("{:?}", version.unwrap());
+    for path in ["wasm/js/addons.js", "wasm/addons/train/index.js", "wasm/addons/webgpu/index.js"] {
+        assert!(read(path).contains(&said), "{path}");
+    }
     let members = workspace["workspace"]["dependencies"].as_table().unwrap();
     for (name, member) in members.iter().filter(|(_, member)| member.get("path").is_some()) {
         assert_eq!(member["version"].as_str(), version, "Cargo.toml: {name}");

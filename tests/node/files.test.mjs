@@ -296,7 +296,7 @@ test("what callers get wrong is said, and changes nothing", async () => {
   assert.equal(await said(index.add([{ id: 1, vector: half }])), "Error: the index is disposed");
   assert.equal(await said(index.save("x")), "Error: the index is disposed");
   assert.match(await said(model.trainer()), /^TypeError: a trainer needs the package kiln-embed-train/);
-  assert.match(await said(model.trainer({ training: webgpu })), /^TypeError: training is "kiln-embed-webgpu", not what kiln-embed-train exports/);
+  assert.match(await said(model.trainer({ training: webgpu })), /^TypeError: training is "kiln-embed-webgpu", not the default export of kiln-embed-train/);
   assert.match(await said(Embedder.load(mini, { device: "webgpu" })), /^TypeError: device "webgpu" needs the package kiln-embed-webgpu/);
   assert.match(await said(Embedder.load(mini, { device: "webgpu", webgpu })), /^DeviceError: there is no WebGPU adapter here/);
   const late = said(model.embed(Array(200).fill("a boat")));

@@ -11,6 +11,8 @@ import { cosine, native, texts } from "../browser/vectors.mjs";
 const { KILN_PKG, KILN_MODELS, KILN_RUNTIMES } = process.env;
 
 const PROGRAM = `import { Embedder, Index, clearCache } from "./kiln-embed/workerd.js";
+import training from "./kiln-embed-train/workerd.js";
+import webgpu from "./kiln-embed-webgpu/workerd.js";
 
 const said = (run) => run().then(() => "it ran", (error) => \`\${error.name}: \${error.message}\`);
 
@@ -28,9 +30,9 @@ export default {
       await said(() => Embedder.load(form.get("address"), { worker: true })),
       await said(() => index.save("x")),
       await said(() => model.embed(["a", null])),
-      // Neither can be handed over here, where packages have no addresses.
-      await said(() => model.trainer()),
-      await said(() => Embedder.load(form.get("address"), { device: "webgpu" })),
+      // Who imports both for pages too hands over nothing here.
+      await said(() => model.trainer({ training })),
+      await said(() => Embedder.load(form.get("address"), { webgpu, device: "webgpu" })),
       await said(() => clearCache()),
       await said(() => clearCache(form.get("address"))),
     ];
@@ -45,11 +47,13 @@ const missing = existsSync(join(KILN_RUNTIMES ?? "", "node_modules/miniflare")) 
 test("workerd: native vectors, an index, a model from an address", { skip: missing }, async (run) => {
   // Its fetch takes its own classes alone.
   const { FormData, Miniflare, Response } = createRequire(`${KILN_RUNTIMES}/`)("miniflare");
-  const { exports } = JSON.parse(readFileSync(join(KILN_PKG, "package.json")));
-  assert.equal(exports["."].workerd, "./workerd.js");
   const root = mkdtempSync(join(tmpdir(), "kiln-workerd-"));
   run.after(() => rmSync(root, { recursive: true, force: true }));
-  cpSync(KILN_PKG, join(root, "kiln-embed"), { recursive: true });
+  for (const addOn of ["", "-train", "-webgpu"]) {
+    const { exports } = JSON.parse(readFileSync(join(KILN_PKG + addOn, "package.json")));
+    assert.equal(exports["."].workerd, "./workerd.js");
+    cpSync(KILN_PKG + addOn, join(root, `kiln-embed${addOn}`), { recursive: true });
+  }
   writeFileSync(join(root, "program.mjs"), PROGRAM);
   const mini = readFileSync(join(KILN_MODELS, "mini.kiln"));
   const workerd = new Miniflare({

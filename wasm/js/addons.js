@@ -18,7 +18,7 @@ export function addOn(option, value) {
   if (value === undefined || value === null) return undefined;
   const { name, builds } = ADD_ONS[option];
   const refuse = (what) => {
-    throw new TypeError(`${option} is ${what}, not what ${name} exports; import ${option} from "${name}"`);
+    throw new TypeError(`${option} is ${what}, not the default export of ${name}; import ${option} from "${name}"`);
   };
   if (value.package !== name) refuse(shown(value.package ?? value));
   if (value.version !== VERSION) {
@@ -27,8 +27,8 @@ export function addOn(option, value) {
   return Object.fromEntries(
     builds.map((build) => {
       const { js, wasm } = value.builds?.[build] ?? {};
-      if (typeof js !== "string" || typeof wasm !== "string") refuse(`without its build ${build}`);
-      return [build, { js, wasm }];
+      if (typeof js !== "string" || typeof wasm !== "string") refuse(`an object without the build ${build}`);
+      return [build, { js: platform.address(js).href, wasm: platform.address(wasm).href }];
     }),
   );
 }

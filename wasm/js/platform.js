@@ -16,7 +16,7 @@ export const platform = {
   cores: () => globalThis.navigator?.hardwareConcurrency ?? 1,
   /** Whether a GPU is tried where nobody asks for one. */
   triesGpu: true,
-  /** Imports a module by its address, as those of add-ons; undefined where none has one. */
+  /** Imports a module by its address, as those of add-ons; undefined where modules have no address, as in workerd. */
   importModule: undefined,
   /** A build's bytes, compiled module or address, by its name, and where an add-on's is; undefined for the file beside its JavaScript. */
   wasm: (build, address) => address,

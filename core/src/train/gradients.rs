@@ -115,7 +115,7 @@ pub fn map<B: TrainingBackend, M: AutodiffModule<B>>(
     each::<B, M>(module, grads, &mut Map(function));
 }
 
-/// Values of a gradient, such as an adapter's, whose squares are summed with others' of its shape.
+/// Values at most of a gradient, such as an adapter's, whose squares are summed with others' of its shape.
 const SMALL: usize = 1 << 20;
 
 /// Small gradients whose squares are summed value by value before these are summed.

@@ -511,8 +511,15 @@ fn memory(
         }
         _ => rows,
     };
-    let feed_forward =
-        inner_rows * ((2 + gates) * 4 + factor_bytes + dropped) * inner + rows * 3 * states;
+    let rounds = place == MemoryPlace::Gpu && recipe.compute.precision == ComputeDtype::Bf16;
+    // Weights of the feed-forward in f32 are rounded once for all of its rows.
+    let rounded = match rounds && bf16_factors == 0 {
+        true => (2 + gates) * hidden * inner * factor_bytes,
+        false => 0,
+    };
+    let feed_forward = rounded
+        + inner_rows * ((2 + gates) * 4 + factor_bytes + dropped) * inner
+        + rows * 3 * states;
     let scores = match place {
         // A few rows of them at a time.
         MemoryPlace::Host => 0,
@@ -520,7 +527,7 @@ fn memory(
             (texts_at_once * heads * longest * longest).min(SCORES_AT_ONCE.max(heads * longest))
         }
     };
-    let attention = 4 * 4 * scores + rows * (2 * 4 * row + 2 * states);
+    let attention = 4 * 4 * scores + rows * (2 * 4 * row + 2 * states + dropped * hidden);
     let mut passing = feed_forward.max(attention);
     if stage.objective.writes_tokens() {
         // Of the tokens that are written the logits, the logarithms of their softmax and what leads back to their
@@ -538,8 +545,8 @@ fn memory(
         (false, _) => 4 * (trained + frozen),
         // Beside f32 the copy with which products are computed.
         (true, MemoryPlace::Host) => 6 * (trained + frozen),
-        // What is in f32 is rounded for each product anew.
-        (true, MemoryPlace::Gpu) if recipe.compute.precision == ComputeDtype::Bf16 => {
+        // What is in f32 is rounded where it is multiplied.
+        (true, MemoryPlace::Gpu) if rounds => {
             4 * (trained + frozen - bf16_factors) + 2 * bf16_factors
         }
         (true, MemoryPlace::Gpu) => 6 * (trained + frozen),

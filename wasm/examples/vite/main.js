@@ -41,12 +41,12 @@ try {
   const teach = async (text) => {
     status.textContent = "learning";
     const trainer = await model.trainer({ training });
-    const { adapter } = await trainer.fit({
+    const lessons = {
       pairs: [{ query: query.value, text }],
       negatives: TEXTS.filter((other) => other !== text).map((other) => ({ query: query.value, text: other })),
       steps: 20,
-    });
-    trainer.dispose();
+    };
+    const { adapter } = await trainer.fit(lessons).finally(() => trainer.dispose());
     await model.addAdapter("taught", adapter);
     await model.setAdapter("taught");
     await embedAll();

@@ -7,7 +7,7 @@ use burn::backend::Flex;
 use burn::tensor::{DType, Tensor, TensorData};
 use multiversion::multiversion;
 
-use super::elementwise::exp;
+use super::elementwise::{exp, fuses};
 use super::product::{Strided, product};
 use crate::kernels::{Heads, Seen, plain};
 use crate::parallel::each_part;
@@ -173,6 +173,7 @@ const LANES: usize = 16;
 /// Softmax of a row, in place; gives the logarithm of the sum that it divided by.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+fma"))]
 pub(super) fn softmax(row: &mut [f32]) -> f32 {
+    let fused = fuses!();
     let (chunks, rest) = row.as_chunks::<LANES>();
     let mut tops = [f32::NEG_INFINITY; LANES];
     for chunk in chunks {
@@ -185,13 +186,13 @@ pub(super) fn softmax(row: &mut [f32]) -> f32 {
     let mut sums = [0.0f32; LANES];
     for chunk in chunks {
         for (sum, value) in sums.iter_mut().zip(chunk) {
-            *value = weight(*value - top);
+            *value = weight(*value - top, fused);
             *sum += *value;
         }
     }
     let mut sum: f32 = sums.iter().sum();
     for value in rest {
-        *value = weight(*value - top);
+        *value = weight(*value - top, fused);
         sum += *value;
     }
     let inverse = 1.0 / sum;
@@ -202,8 +203,8 @@ pub(super) fn softmax(row: &mut [f32]) -> f32 {
 /// `e^x` for `x` up to 0, flushed to zero where it is negligible beside a weight of 1: subnormal
 /// numbers, and products with them, take some CPUs a hundred times as long.
 #[inline(always)]
-pub(super) fn weight(x: f32) -> f32 {
-    let power = exp(x);
+pub(super) fn weight(x: f32, fused: bool) -> f32 {
+    let power = exp(x, fused);
     if x < -60.0 { 0.0 } else { power }
 }
 

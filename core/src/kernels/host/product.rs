@@ -1,4 +1,4 @@
-//! MatmulPrecision of f32 matrices on one core: the gemm crate's natively, our own in WebAssembly. There,
+//! Products of f32 matrices on one core: the gemm crate's natively, our own in WebAssembly. There,
 //! gemm's tiles need more registers than engines have, and gemm does not use relaxed SIMD's fused
 //! multiply-add; ours is 1.2 times as fast without it and 1.6 times with it.
 

@@ -43,11 +43,13 @@ impl<'a, B: Kernels> Projections<'a, B> {
     }
 }
 
-/// `input` `[rows, hidden]` is a factor already; what it becomes `[rows, hidden]`, and what the way back needs.
+/// `input` `[rows, hidden]` is a factor already; what it becomes `[rows, hidden]`, and, where the block trains, what the way
+/// back needs.
 pub(super) fn forward<B: Kernels>(
     input: &Tensor<B, 2>,
     block: &BlockOf<B>,
     [gates, ups, downs]: Adapters<'_, B>,
+    trains: bool,
 ) -> (Tensor<B, 2>, Vec<InnerTape<B>>) {
     let own = Projections::<B>::of(block);
     let (mut outputs, mut tape) = (Vec::new(), Vec::new());
@@ -73,7 +75,9 @@ pub(super) fn forward<B: Kernels>(
         let down = own.down.forward(&block.precision.factor(inner), downs, tile.start);
         outputs.push(down.all());
         let of_down = down.into_lows();
-        tape.push(InnerTape { rows: tile, gate, up, of_gate, of_up, of_down });
+        if trains {
+            tape.push(InnerTape { rows: tile, gate, up, of_gate, of_up, of_down });
+        }
     }
     (joined(outputs, 0), tape)
 }

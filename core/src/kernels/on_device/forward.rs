@@ -83,7 +83,7 @@ fn run<B: Kernels>(
     let output = output.into_lows();
 
     let input = before(&x, &block.feed_forward, block);
-    let (y, inner) = feed_forward::forward(&input, block, [&of_gate, &of_up, &of_down]);
+    let (y, inner) = feed_forward::forward(&input, block, [&of_gate, &of_up, &of_down], trains);
     drop(input);
     let (x, feed_forward) = join(x, y, &block.feed_forward);
     let tape = super::Tape {

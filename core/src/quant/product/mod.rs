@@ -207,9 +207,9 @@ pub(super) fn portable(
     }
 }
 
-/// `a b + c`, rounded once; twice in WebAssembly, which has no instruction for it.
+/// `a b + c`, rounded once where the CPU has a fused instruction; WebAssembly has none.
 #[inline(always)]
-pub(crate) fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(target_arch = "wasm32") { a * b + c } else { a.mul_add(b, c) }
 }
 

@@ -62,7 +62,7 @@ trait Way {
     const TOTAL: Option<fn(v128) -> v128> = None;
 }
 
-/// MatmulPrecision of 16-bit numbers.
+/// Products of 16-bit numbers.
 struct Widened;
 
 impl Way for Widened {

@@ -3,7 +3,7 @@
 use multiversion::multiversion;
 
 use crate::config::Activation;
-use crate::kernels::host::elementwise::{erf, exp};
+use crate::kernels::host::elementwise::{erf, exp, fuses};
 use crate::parallel::each_part;
 
 /// Values of a core.
@@ -79,15 +79,16 @@ macro_rules! rows {
     ($forward:ident, $backward:ident, $value:expr, $both:expr) => {
         #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+fma"))]
         fn $forward(gate: Option<&[f32]>, up: &mut [f32]) {
+            let fused = fuses!();
             match gate {
                 Some(gate) => {
                     for (up, gate) in up.iter_mut().zip(gate) {
-                        *up *= $value(*gate);
+                        *up *= $value(*gate, fused);
                     }
                 }
                 None => {
                     for up in up {
-                        *up = $value(*up);
+                        *up = $value(*up, fused);
                     }
                 }
             }
@@ -95,20 +96,21 @@ macro_rules! rows {
 
         #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+fma"))]
         fn $backward(gate: Option<&[f32]>, up: &[f32], gradient: &mut [f32], of_gate: &mut [f32]) {
+            let fused = fuses!();
             match gate {
                 Some(gate) => {
                     let inputs = gate.iter().zip(up);
                     for ((gradient, of_gate), (gate, up)) in
                         gradient.iter_mut().zip(of_gate).zip(inputs)
                     {
-                        let (value, slope) = $both(*gate);
+                        let (value, slope) = $both(*gate, fused);
                         *of_gate = *gradient * up * slope;
                         *gradient *= value;
                     }
                 }
                 None => {
                     for (gradient, up) in gradient.iter_mut().zip(up) {
-                        let (_, slope) = $both(*up);
+                        let (_, slope) = $both(*up, fused);
                         *gradient *= slope;
                     }
                 }
@@ -124,25 +126,25 @@ rows!(relu, relu_backward, relu_of, relu_and_slope);
 
 /// The normal distribution's share below a number.
 #[inline(always)]
-fn below(x: f32) -> f32 {
-    0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
+fn below(x: f32, fused: bool) -> f32 {
+    0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2, fused))
 }
 
 #[inline(always)]
-fn gelu_of(x: f32) -> f32 {
-    x * below(x)
+fn gelu_of(x: f32, fused: bool) -> f32 {
+    x * below(x, fused)
 }
 
 #[inline(always)]
-fn gelu_and_slope(x: f32) -> (f32, f32) {
-    let (share, density) = (below(x), 0.398_942_3 * exp(-0.5 * x * x));
+fn gelu_and_slope(x: f32, fused: bool) -> (f32, f32) {
+    let (share, density) = (below(x, fused), 0.398_942_3 * exp(-0.5 * x * x, fused));
     (x * share, share + x * density)
 }
 
 /// tanh, without a branch.
 #[inline(always)]
-fn tanh(x: f32) -> f32 {
-    let power = exp(-2.0 * x.abs());
+fn tanh(x: f32, fused: bool) -> f32 {
+    let power = exp(-2.0 * x.abs(), fused);
     ((1.0 - power) / (1.0 + power)).copysign(x)
 }
 
@@ -150,43 +152,43 @@ const TANH_SCALE: f32 = 0.797_884_6;
 const TANH_CUBE: f32 = 0.044_715;
 
 #[inline(always)]
-fn gelu_tanh_of(x: f32) -> f32 {
-    0.5 * x * (1.0 + tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x)))
+fn gelu_tanh_of(x: f32, fused: bool) -> f32 {
+    0.5 * x * (1.0 + tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x), fused))
 }
 
 #[inline(always)]
-fn gelu_tanh_and_slope(x: f32) -> (f32, f32) {
-    let tanh = tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x));
+fn gelu_tanh_and_slope(x: f32, fused: bool) -> (f32, f32) {
+    let tanh = tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x), fused);
     let inner = TANH_SCALE * (1.0 + 3.0 * TANH_CUBE * x * x);
     (0.5 * x * (1.0 + tanh), 0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * inner)
 }
 
 /// The logistic function; exp of -|x| cannot overflow.
 #[inline(always)]
-fn logistic(x: f32) -> f32 {
-    let power = exp(-x.abs());
+fn logistic(x: f32, fused: bool) -> f32 {
+    let power = exp(-x.abs(), fused);
     (if x < 0.0 { power } else { 1.0 }) / (1.0 + power)
 }
 
 #[inline(always)]
-fn silu_of(x: f32) -> f32 {
-    x * logistic(x)
+fn silu_of(x: f32, fused: bool) -> f32 {
+    x * logistic(x, fused)
 }
 
 #[inline(always)]
-fn silu_and_slope(x: f32) -> (f32, f32) {
-    let share = logistic(x);
+fn silu_and_slope(x: f32, fused: bool) -> (f32, f32) {
+    let share = logistic(x, fused);
     (x * share, share * (1.0 + x * (1.0 - share)))
 }
 
 #[inline(always)]
-fn relu_of(x: f32) -> f32 {
+fn relu_of(x: f32, _: bool) -> f32 {
     if x > 0.0 || x.is_nan() { x } else { 0.0 }
 }
 
 #[inline(always)]
-fn relu_and_slope(x: f32) -> (f32, f32) {
-    (relu_of(x), if x > 0.0 { 1.0 } else { 0.0 })
+fn relu_and_slope(x: f32, fused: bool) -> (f32, f32) {
+    (relu_of(x, fused), if x > 0.0 { 1.0 } else { 0.0 })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::places::Places;
 use super::{Primitive, floats};
 use crate::kernels::Heads;
 use crate::kernels::host::attention::{add_bias, rotate, softmax, weight};
+use crate::kernels::host::elementwise::fuses;
 use crate::kernels::host::product::{Strided, add_product};
 use crate::kernels::host::right::Right;
 use crate::parallel::{cores, each_part, map};
@@ -353,18 +354,19 @@ fn transposed(x: Strided<'_>) -> Strided<'_> {
 /// Turns scores into weights, and gradients of weights into those of scores before their scale.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+fma"))]
 fn softmax_backward(scores: &mut [f32], changes: &mut [f32], sum: f32, scale: f32) {
+    let fused = fuses!();
     let (chunks, rest) = scores.as_chunks_mut::<16>();
     let (others, other_rest) = changes.as_chunks_mut::<16>();
     let mut levels = [0.0f32; 16];
     for (scores, changes) in chunks.iter_mut().zip(&*others) {
         for ((score, change), level) in scores.iter_mut().zip(changes).zip(&mut levels) {
-            *score = weight(*score - sum);
+            *score = weight(*score - sum, fused);
             *level += *score * change;
         }
     }
     let mut level: f32 = levels.iter().sum();
     for (score, change) in rest.iter_mut().zip(&*other_rest) {
-        *score = weight(*score - sum);
+        *score = weight(*score - sum, fused);
         level += *score * change;
     }
     for (score, change) in scores.iter().zip(changes) {

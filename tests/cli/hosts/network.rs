@@ -86,7 +86,7 @@ fn a_process_that_does_not_keep_up_is_named() {
     wait_for_steps(&folder.path("slow"), 2);
     // It is heard of again and again, and gets on too slowly.
     let halting = std::thread::spawn(move || {
-        for _ in 0..20 {
+        for _ in 0..50 {
             other.signal("-STOP");
             std::thread::sleep(Duration::from_millis(1900));
             other.signal("-CONT");

@@ -527,7 +527,7 @@ fn memory(
             (texts_at_once * heads * longest * longest).min(SCORES_AT_ONCE.max(heads * longest))
         }
     };
-    let attention = 4 * 4 * scores + rows * (2 * 4 * row + 2 * states + dropped * hidden);
+    let attention = 4 * 4 * scores + rows * (2 * 4 * row + 2 * states);
     let mut passing = feed_forward.max(attention);
     if stage.objective.writes_tokens() {
         // Of the tokens that are written the logits, the logarithms of their softmax and what leads back to their

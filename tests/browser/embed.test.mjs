@@ -268,7 +268,8 @@ test("a file that has changed on the server is fetched the next time", async () 
   assert.equal(await width(), 256);
   writeFileSync(path, readFileSync(modelFile));
   assert.equal(await width(), 256, "what is kept is used at once");
-  await page.waitForFunction(async () => !(await (await caches.open("kiln-embed-1")).match("/models/changing.kiln")));
+  const isKept = () => page.evaluate(async () => Boolean(await (await caches.open("kiln-embed-1")).match("/models/changing.kiln")));
+  while (await isKept()) await page.waitForTimeout(50);
   assert.equal(await width(), 384);
 });
 

@@ -120,6 +120,12 @@ test("where threads cannot be had one computes, and that is said", async () => {
   assert.match(warnings.join("\n"), /threads cannot be had: .*relaxed build is used/);
 });
 
+test("where a thread never begins one computes, and that is said", async () => {
+  server.answers.set("/pkg/thread.js", () => {});
+  assert.equal((await embed(MODEL, { threads: 2 })).info.device, "cpu (wasm, relaxed SIMD)");
+  assert.match(warnings.join("\n"), /threads cannot be had: a thread has not begun within 15 s; the relaxed build is used/);
+});
+
 test("where the build that trains with threads is not served, the one without teaches, and that is said", async () => {
   server.missing.add("/pkg-train/train-threads/kiln_wasm.js");
   const device = await page.evaluate(async () => {

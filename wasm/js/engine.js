@@ -17,31 +17,42 @@ const startThread = () =>
   platform.startWorker?.("thread") ?? workerFromElsewhere("thread.js", THREAD) ?? new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: "kiln-embed-thread" });
 
 /**
+ * Milliseconds within which a thread begins. Chromium has been seen to lose a worker's worker without a word, where another
+ * service worker took the page over just then.
+ */
+const BEGINS_WITHIN = 15_000;
+
+/**
  * Makes the memory of a build's core that of `count` more workers, and has them compute; `js` is where an add-on's build is. This
  * thread waits for them, and so cannot hear of one that dies: `watch` is given a port that tells of it.
  */
 async function startThreads(core, js, count, watch) {
   const workers = Array.from({ length: count }, startThread);
+  let timer;
+  const late = new Promise((resolve, reject) => {
+    timer = setTimeout(reject, BEGINS_WITHIN, new Error(`a thread has not begun within ${BEGINS_WITHIN / 1000} s`));
+  });
   try {
     const shared = core.shared();
-    await Promise.all(
-      workers.map(
-        (worker) =>
-          new Promise((resolve, reject) => {
-            worker.onmessage = ({ data: failure }) => (failure === undefined ? resolve() : reject(new Error(failure)));
-            worker.onerror = (event) => reject(new Error(event.message || "a thread's files could not be loaded"));
-            const { port1, port2 } = new MessageChannel();
-            watch?.(port1);
-            worker.postMessage({ js, shared, port: port2 }, [port2]);
-          }),
-      ),
+    const begun = workers.map(
+      (worker) =>
+        new Promise((resolve, reject) => {
+          worker.onmessage = ({ data: failure }) => (failure === undefined ? resolve() : reject(new Error(failure)));
+          worker.onerror = (event) => reject(new Error(event.message || "a thread's files could not be loaded"));
+          const { port1, port2 } = new MessageChannel();
+          watch?.(port1);
+          worker.postMessage({ js, shared, port: port2 }, [port2]);
+        }),
     );
+    await Promise.race([Promise.all(begun), late]);
     core.startThreads(count);
     // They wait for work as long as this thread is there.
     for (const worker of workers) platform.keepAlive(worker, false);
   } catch (error) {
     for (const worker of workers) worker.terminate();
     throw error;
+  } finally {
+    clearTimeout(timer);
   }
 }
 

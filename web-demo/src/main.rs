@@ -101,6 +101,14 @@ fn App() -> impl IntoView {
         }
     });
     state.load_model(ModelSource::address(BUNDLED));
+    // start.js waits for it.
+    Effect::new(move || {
+        if !matches!(state.model.get(), Model::Loading { .. })
+            && let Ok(event) = web_sys::Event::new("kiln-model")
+        {
+            let _ = window().dispatch_event(&event);
+        }
+    });
 
     let dropping = RwSignal::new(false);
     let over = move |event: leptos::ev::DragEvent| {

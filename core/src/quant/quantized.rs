@@ -83,10 +83,12 @@ impl Quantized {
     fn with_scales(weights: &[f32], shape: [usize; 2], scheme: Scheme, scales: Vec<f32>) -> Self {
         let block = scheme.block_in(shape[1]);
         let number = scheme.number;
-        let codes = weights.chunks_exact(block).zip(&scales).flat_map(|(block, &scale)| {
-            block.iter().map(move |&weight| number.encode(divided(weight, scale)))
-        });
-        let codes: Vec<u8> = codes.collect();
+        let mut codes = vec![0; weights.len()];
+        for ((block, codes), &scale) in
+            weights.chunks_exact(block).zip(codes.chunks_exact_mut(block)).zip(&scales)
+        {
+            encode(block, scale, number, codes);
+        }
         let codes = match number {
             Number::Int4 => codes.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4).collect(),
             _ => codes,
@@ -228,6 +230,21 @@ fn divided(weight: f32, scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { weight / scale }
 }
 
+/// Codes of a block's weights.
+fn encode(block: &[f32], scale: f32, number: Number, codes: &mut [u8]) {
+    let each = |number: Number, codes: &mut [u8]| {
+        for (code, &weight) in codes.iter_mut().zip(block) {
+            *code = number.encode(divided(weight, scale));
+        }
+    };
+    match number {
+        // By name, so that the loop is SIMD.
+        Number::Int8 => each(Number::Int8, codes),
+        Number::Int4 => each(Number::Int4, codes),
+        other => each(other, codes),
+    }
+}
+
 /// A scale as files hold it: in half precision where that is precise enough.
 fn narrow(scale: f32) -> f32 {
     let half = f16::from_f32(scale).to_f32();
@@ -237,9 +254,7 @@ fn narrow(scale: f32) -> f32 {
 
 /// The scale of a block of weights with the least squared error, as files hold it.
 pub fn block_scale(block: &[f32], number: Number) -> f32 {
-    let furthest =
-        block.iter().copied().fold(0.0f32, |max, w| if w.abs() > max.abs() { w } else { max });
-    let largest = furthest.abs();
+    let largest = largest(block);
     if largest == 0.0 {
         return 0.0;
     }
@@ -248,12 +263,27 @@ pub fn block_scale(block: &[f32], number: Number) -> f32 {
         return signed_narrow(largest / number.largest());
     }
     // Int4 has -8 but not 8; a negative scale swaps them.
-    let sign = if furthest > 0.0 { -1.0 } else { 1.0 };
+    let furthest = block.iter().find(|weight| weight.abs() == largest);
+    let sign = if furthest.is_some_and(|&weight| weight > 0.0) { -1.0 } else { 1.0 };
     let upright = RANGES.iter().map(|range| range * largest / 7.0);
     let turned = RANGES.iter().map(|range| sign * range * largest / 8.0);
     let narrowed = upright.chain(turned).map(signed_narrow).filter(|scale| *scale != 0.0);
     let scored = narrowed.map(|scale| (int4_error(block, scale), scale));
     scored.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(0.0, |(_, scale)| scale)
+}
+
+/// The largest of a block, without its sign.
+fn largest(block: &[f32]) -> f32 {
+    let larger = |one: f32, weight: f32| if weight.abs() > one { weight.abs() } else { one };
+    // Of every eighth, so that the loop is SIMD.
+    let (chunks, rest) = block.as_chunks::<8>();
+    let mut eighths = [0.0f32; 8];
+    for chunk in chunks {
+        for (eighth, &weight) in eighths.iter_mut().zip(chunk) {
+            *eighth = larger(*eighth, weight);
+        }
+    }
+    eighths.iter().chain(rest).fold(0.0, |one, &weight| larger(one, weight))
 }
 
 /// Squared error of a block in int4 with a scale.

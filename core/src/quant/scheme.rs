@@ -52,10 +52,11 @@ impl Number {
     }
 
     /// The code of the number nearest to a value; int4 codes are offset by 8.
+    #[inline]
     pub fn encode(self, value: f32) -> u8 {
         match self {
-            Self::Int8 => value.round_ties_even().clamp(-127.0, 127.0) as i8 as u8,
-            Self::Int4 => (value.round_ties_even().clamp(-8.0, 7.0) as i8 + 8) as u8,
+            Self::Int8 => nearest(value.clamp(-127.0, 127.0)),
+            Self::Int4 => nearest(value.clamp(-8.0, 7.0)).wrapping_add(8),
             Self::Fp8E4M3 => F8E4M3::from_f32(value.clamp(-448.0, 448.0)).to_bits(),
             Self::Fp8E5M2 => F8E5M2::from_f32(value.clamp(-57_344.0, 57_344.0)).to_bits(),
         }
@@ -70,6 +71,13 @@ impl Number {
             Self::Fp8E5M2 => F8E5M2::from_bits(code).to_f32(),
         }
     }
+}
+
+/// The nearest integer within -128 and 127, halves to even, as a byte of two's complement. Of a number as large as the one
+/// that is added nothing is left behind the point, so that it rounds as every CPU does, and in SIMD where `rintf` is a call.
+#[inline]
+fn nearest(value: f32) -> u8 {
+    (value + 12_582_912.0).to_bits() as u8
 }
 
 /// How a matrix `[outputs, inputs]` is quantized: symmetrically, with one scale per block of
@@ -252,6 +260,18 @@ mod tests {
         }
         let error = "int8:128".parse::<Scheme>().unwrap().check(96).unwrap_err().to_string();
         assert!(error.contains("int8:32"), "{error}");
+    }
+
+    #[test]
+    fn codes_are_of_the_nearest_integers() {
+        let halves = (-600..600).map(|twice| twice as f32 / 2.0);
+        let around = halves.flat_map(|half| [half.next_down(), half, half.next_up()]);
+        let extreme = [0.0, -0.0, 1e-40, -1e-40, f32::MAX, f32::MIN, f32::INFINITY, f32::NAN];
+        for value in around.chain(extreme) {
+            let of = |least: f32, most: f32| value.round_ties_even().clamp(least, most) as i8;
+            assert_eq!(Number::Int8.encode(value), of(-127.0, 127.0) as u8, "{value}");
+            assert_eq!(Number::Int4.encode(value), (of(-8.0, 7.0) + 8) as u8, "{value}");
+        }
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Activations in int8: the side of a packed product that is quantized on the fly, block by block
 //! with the symmetric scale `max |x| / 127`.
 
+use std::sync::OnceLock;
+
 use aligned_vec::avec;
 use multiversion::multiversion;
 
-use super::packed::{CacheAligned, PackedMatrix, offset};
+use super::packed::{CacheAligned, PackedMatrix, STEP, offset};
 
 /// Rows of activations that one tile instruction reads (AMX).
 pub(super) const ROWS_TOGETHER: usize = if cfg!(target_arch = "x86_64") { 16 } else { 1 };
@@ -16,7 +18,16 @@ pub(super) struct Activations {
     pub(super) values: CacheAligned<i8>,
     /// `[rows][inputs / block]`.
     pub(super) blocks: Vec<ActivationBlock>,
+    inputs: usize,
+    block: usize,
+    /// Of the weights, see [`offset`].
+    offset: i32,
+    wide: OnceLock<Vec<Wide>>,
 }
+
+/// Four values in 16 bits: the first and the third, then the second and the fourth, because a mask and a
+/// shift widen the unsigned weights in that order.
+pub(super) type Wide = [[i16; 2]; 2];
 
 /// Scale and correction of one block of a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -30,17 +41,57 @@ pub(super) struct ActivationBlock {
 impl Activations {
     /// Activations `[rows, inputs]` of a product with `weights`, rounded.
     pub(super) fn quantize(x: &[f32], weights: &PackedMatrix) -> Self {
+        let mut rounded = Self::zeros(x.len() / weights.inputs, weights);
+        rounded.set(0, x, weights.inputs);
+        rounded
+    }
+
+    /// Zeros `[rows, inputs]`.
+    pub(super) fn zeros(rows: usize, weights: &PackedMatrix) -> Self {
         let (inputs, block) = (weights.inputs, weights.block);
-        let rows = x.len() / inputs;
-        let mut values: CacheAligned<i8> =
-            avec!([64] | 0; rows.next_multiple_of(ROWS_TOGETHER) * inputs);
-        let mut blocks = Vec::with_capacity(x.len() / block);
-        let offset = offset(weights.number);
-        for (from, to) in x.chunks_exact(block).zip(values.chunks_exact_mut(block)) {
-            let (scale, sum) = round_block(from, to);
-            blocks.push(ActivationBlock { scale, correction: -offset * sum });
+        Self {
+            rows,
+            values: avec!([64] | 0; rows.next_multiple_of(ROWS_TOGETHER) * inputs),
+            blocks: vec![ActivationBlock::default(); rows * (inputs / block)],
+            inputs,
+            block,
+            offset: offset(weights.number),
+            wide: OnceLock::new(),
         }
-        Self { rows, values, blocks }
+    }
+
+    /// Whether a product with these weights takes the same as one with others.
+    pub(super) fn are_for(&self, weights: &PackedMatrix) -> bool {
+        [self.inputs, self.block] == [weights.inputs, weights.block]
+            && self.offset == offset(weights.number)
+    }
+
+    /// Rounds the numbers `[rows, width]` of some inputs, from the first of a block on.
+    pub(super) fn set(&mut self, first: usize, x: &[f32], width: usize) {
+        self.wide.take();
+        let blocks = self.inputs / self.block;
+        for (row, x) in x.chunks_exact(width).enumerate() {
+            let to = &mut self.values[row * self.inputs + first..][..width];
+            let of_blocks = &mut self.blocks[row * blocks + first / self.block..];
+            let parts = x.chunks_exact(self.block).zip(to.chunks_exact_mut(self.block));
+            for ((from, to), of_block) in parts.zip(of_blocks) {
+                let (scale, sum) = round_block(from, to);
+                *of_block = ActivationBlock { scale, correction: -self.offset * sum };
+            }
+        }
+    }
+
+    /// The values in 16 bits, step by step.
+    #[allow(dead_code, reason = "not all instruction sets ask for them")]
+    pub(super) fn widened(&self) -> &[Wide] {
+        self.wide.get_or_init(|| {
+            let steps = self.values[..self.rows * self.inputs].as_chunks::<STEP>().0.iter();
+            let wide = |step: &[i8; STEP]| {
+                let [first, second, third, fourth] = step.map(i16::from);
+                [[first, third], [second, fourth]]
+            };
+            steps.map(wide).collect()
+        })
     }
 }
 

@@ -5,6 +5,8 @@
 //! plus 128 (int8) or plus 8 (int4); what the offset adds depends on the activations alone
 //! ([`ActivationBlock::correction`](super::activations::ActivationBlock)).
 
+use std::ops::Range;
+
 use aligned_vec::{AVec, ConstAlign, avec};
 
 use super::quantized::Quantized;
@@ -31,6 +33,19 @@ pub struct PackedMatrix {
     pub(super) values: CacheAligned<u8>,
     /// `[outputs / 16][inputs / block][16]`.
     pub(super) scales: Vec<f32>,
+}
+
+/// Some outputs of a [`PackedMatrix`], in whole groups: what a product takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outputs<'a> {
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
+    pub(super) number: Number,
+    pub(super) block: usize,
+    /// As [`PackedMatrix::values`].
+    pub(super) values: &'a [u8],
+    /// As [`PackedMatrix::scales`].
+    pub(super) scales: &'a [f32],
 }
 
 impl PackedMatrix {
@@ -71,6 +86,28 @@ impl PackedMatrix {
             }
         }
         Ok(packed)
+    }
+
+    /// Some of the outputs, from the first of a group on.
+    ///
+    /// # Panics
+    /// Where there are not as many.
+    pub(super) fn outputs(&self, range: Range<usize>) -> Outputs<'_> {
+        assert!(
+            range.start.is_multiple_of(LANES) && range.end <= self.outputs,
+            "outputs are taken in whole groups"
+        );
+        let groups = range.start / LANES..range.end.div_ceil(LANES);
+        let of = |size: usize| groups.start * size..groups.end * size;
+        let bytes = if self.number == Number::Int4 { LANES / 2 } else { LANES };
+        Outputs {
+            inputs: self.inputs,
+            outputs: range.len(),
+            number: self.number,
+            block: self.block,
+            values: &self.values[of(self.inputs * bytes)],
+            scales: &self.scales[of(self.inputs / self.block * LANES)],
+        }
     }
 
     /// Index of a value in reading order.

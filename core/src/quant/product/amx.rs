@@ -9,7 +9,7 @@ use aligned_vec::avec;
 
 use super::super::activations::{ActivationBlock, ROWS_TOGETHER};
 use super::super::packed::CacheAligned;
-use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write};
+use super::{Activations, LANES, Number, Outputs, STEP, Unset, starts, write};
 
 /// Rows of a tile.
 const TILE: usize = ROWS_TOGETHER;
@@ -74,7 +74,7 @@ fn depth(block: usize) -> Option<usize> {
 }
 
 /// Whether tiles pay off for the product of a matrix with this many rows.
-pub(super) fn is_worth(packed: &PackedMatrix, rows: usize) -> bool {
+pub(super) fn is_worth(packed: &Outputs<'_>, rows: usize) -> bool {
     rows >= FEWEST && depth(packed.block).is_some()
 }
 
@@ -93,7 +93,7 @@ struct Sums([[[f32; LANES]; 2]; STRIP]);
 /// [`is_available`] must have returned true.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 pub(super) unsafe fn product(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],

@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::super::activations::ActivationBlock;
-use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, widened};
+use super::{Activations, LANES, Number, Outputs, STEP, Unset, starts};
 
 /// Rows of activations per pass: as many as keep their sums in registers.
 const TILE: usize = 6;
@@ -26,14 +26,14 @@ pub(super) fn is_available() -> bool {
 /// As [`super::portable`].
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn product(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
 ) {
     let wide = match packed.number {
-        Number::Int4 => Vec::new(),
-        _ => widened(&x.values[..x.rows * packed.inputs]),
+        Number::Int4 => &[],
+        _ => x.widened(),
     };
     let rows = x.rows;
     for group in 0..packed.outputs.div_ceil(LANES) {
@@ -43,8 +43,8 @@ pub(super) fn product(
             row += match (packed.number, rows - row) {
                 (Number::Int4, TILE..) => four_bits::<TILE>(packed, x, bias, y, i),
                 (Number::Int4, _) => four_bits::<1>(packed, x, bias, y, i),
-                (_, WIDE_TILE..) => eight_bits::<WIDE_TILE>(packed, x, &wide, bias, y, i),
-                (_, _) => eight_bits::<1>(packed, x, &wide, bias, y, i),
+                (_, WIDE_TILE..) => eight_bits::<WIDE_TILE>(packed, x, wide, bias, y, i),
+                (_, _) => eight_bits::<1>(packed, x, wide, bias, y, i),
             };
         }
     }
@@ -54,7 +54,7 @@ pub(super) fn product(
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn four_bits<const ROWS: usize>(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -104,11 +104,11 @@ fn four_bits<const ROWS: usize>(
     ROWS
 }
 
-/// As [`four_bits`], for int8; activations come as [`super::widened`] gives them.
+/// As [`four_bits`], for int8; activations come as [`Activations::widened`] gives them.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn eight_bits<const ROWS: usize>(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     wide: &[[[i16; 2]; 2]],
     bias: Option<&[f32]>,
@@ -159,7 +159,7 @@ fn eight_bits<const ROWS: usize>(
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn begin<const ROWS: usize>(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     bias: Option<&[f32]>,
     group: usize,
 ) -> [[__m256; 2]; ROWS] {

@@ -2,10 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write};
+use super::{Activations, LANES, Number, Outputs, STEP, Unset};
 
 /// Rows of activations per pass.
 const TILE: usize = 6;
+/// As [`TILE`], for what is left of the rows.
+const SHORT_TILE: usize = 3;
 
 /// Whether the CPU has the instructions.
 pub(super) fn is_available() -> bool {
@@ -17,7 +19,7 @@ pub(super) fn is_available() -> bool {
 /// As [`super::portable`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 pub(super) fn product(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -31,7 +33,7 @@ pub(super) fn product(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn groups<const FOUR: bool>(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -43,30 +45,29 @@ fn groups<const FOUR: bool>(
         let pair = group + 1 < groups;
         let mut row = 0;
         while row < rows {
-            let tall = row + TILE <= rows;
-            match (tall, pair) {
-                (true, true) => tile::<TILE, 2, FOUR>(packed, x, bias, y, group, row),
-                (true, false) => tile::<TILE, 1, FOUR>(packed, x, bias, y, group, row),
-                (false, true) => tile::<1, 2, FOUR>(packed, x, bias, y, group, row),
-                (false, false) => tile::<1, 1, FOUR>(packed, x, bias, y, group, row),
-            }
-            row += if tall { TILE } else { 1 };
+            row += match (rows - row, pair) {
+                (TILE.., true) => tile::<TILE, 2, FOUR>(packed, x, bias, y, group, row),
+                (TILE.., false) => tile::<TILE, 1, FOUR>(packed, x, bias, y, group, row),
+                (SHORT_TILE.., true) => tile::<SHORT_TILE, 2, FOUR>(packed, x, bias, y, group, row),
+                (_, true) => tile::<1, 2, FOUR>(packed, x, bias, y, group, row),
+                (_, false) => tile::<1, 1, FOUR>(packed, x, bias, y, group, row),
+            };
         }
         group += if pair { 2 } else { 1 };
     }
 }
 
-/// `ROWS` rows by `GROUPS` times 16 outputs: a broadcast activation serves all groups.
+/// `ROWS` rows by `GROUPS` times 16 outputs: a broadcast activation serves all groups. Returns `ROWS`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn tile<const ROWS: usize, const GROUPS: usize, const FOUR: bool>(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
     group: usize,
     first: usize,
-) {
+) -> usize {
     let (inputs, block) = (packed.inputs, packed.block);
     let (blocks, steps) = (inputs / block, block / STEP);
     // Bytes of 4 inputs of 16 outputs, and of a whole group.
@@ -77,13 +78,15 @@ fn tile<const ROWS: usize, const GROUPS: usize, const FOUR: bool>(
     let of_blocks = &x.blocks[first * blocks..(first + ROWS) * blocks];
     let scales: &[f32] = &packed.scales[group * blocks * LANES..(group + GROUPS) * blocks * LANES];
     let width = |side: usize| LANES.min(packed.outputs - (group + side) * LANES);
-    let mut sums = [[_mm512_setzero_ps(); GROUPS]; ROWS];
-    for side in 0..GROUPS {
-        let start = starts(bias, (group + side) * LANES, width(side));
-        // SAFETY: the array has 16 numbers of 4 bytes, and the load asks for no alignment.
-        let start = unsafe { _mm512_loadu_ps(start.as_ptr()) };
-        sums.iter_mut().for_each(|sums| sums[side] = start);
+    let mut start = [_mm512_setzero_ps(); GROUPS];
+    if let Some(bias) = bias {
+        for (side, start) in start.iter_mut().enumerate() {
+            let of_group = &bias[(group + side) * LANES..][..width(side)];
+            // SAFETY: as many numbers are read as the group has outputs.
+            *start = unsafe { _mm512_maskz_loadu_ps(lanes(of_group.len()), of_group.as_ptr()) };
+        }
     }
+    let mut sums = [start; ROWS];
     for i in 0..blocks {
         let mut whole = [[_mm512_setzero_si512(); GROUPS]; ROWS];
         for (row, whole) in whole.iter_mut().enumerate() {
@@ -136,12 +139,26 @@ fn tile<const ROWS: usize, const GROUPS: usize, const FOUR: bool>(
         }
     }
     for (row, sums) in sums.into_iter().enumerate() {
+        let y = &mut y[(first + row) * packed.outputs + group * LANES..];
         for (side, sum) in sums.into_iter().enumerate() {
-            let mut lanes = [0.0f32; LANES];
-            // SAFETY: the array has 16 numbers of 4 bytes, and the store asks for no alignment.
-            unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sum) };
-            let start = (first + row) * packed.outputs + (group + side) * LANES;
-            write(&mut y[start..start + width(side)], &lanes);
+            let to = &mut y[side * LANES..][..width(side)];
+            let numbers = to.as_mut_ptr().cast::<f32>();
+            // SAFETY: as many numbers are written as there is room for.
+            unsafe {
+                // Whole vectors need no mask, which is slow on some processors.
+                if to.len() == LANES {
+                    _mm512_storeu_ps(numbers, sum);
+                } else {
+                    _mm512_mask_storeu_ps(numbers, lanes(to.len()), sum);
+                }
+            }
         }
     }
+    ROWS
+}
+
+/// The first lanes of a vector, at least one.
+#[inline]
+fn lanes(count: usize) -> __mmask16 {
+    __mmask16::MAX >> (LANES - count)
 }

@@ -13,24 +13,33 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
+mod feed_forward;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod wasm;
 
+#[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
+pub(crate) use feed_forward::{Biased, Gate, feed_forward};
+
+use std::convert::Infallible;
 use std::mem::MaybeUninit;
 
 use multiversion::multiversion;
 
 use super::activations::Activations;
-use super::packed::{LANES, PackedMatrix, STEP};
+use super::packed::{LANES, Outputs, PackedMatrix, STEP};
 use super::scheme::Number;
-use crate::parallel::{cores, each_part};
+use crate::parallel::{cores, each_part, try_map};
 use crate::{Error, Result};
 
 /// Most activations or outputs of one part of the work: they stay in the L2 cache while every group
 /// of 16 outputs passes over all rows of the part.
 const L2_ELEMENTS: usize = 96 * 1536;
+
+/// Fewest products for which a core is worth waking.
+const WORTH: usize = 1 << 21;
 
 /// Rows of a tile of the version in use; parts are whole tiles.
 fn tiles() -> usize {
@@ -39,6 +48,12 @@ fn tiles() -> usize {
         return amx::STRIP;
     }
     12
+}
+
+/// Rows of a part of the work, of which all rows together read or write so many numbers: each core gets as many parts.
+fn rows_of_part(rows: usize, numbers: usize) -> usize {
+    let parts = numbers.div_ceil(L2_ELEMENTS).max(1).next_multiple_of(cores());
+    rows.div_ceil(parts).next_multiple_of(tiles())
 }
 
 /// The instruction set used for packed products on this CPU.
@@ -110,21 +125,48 @@ impl PackedMatrix {
             return Err(Error::invalid("the bias has another width than the outputs"));
         }
         let rows = x.len() / self.inputs;
-        let parts = (rows * self.inputs.max(self.outputs)).div_ceil(L2_ELEMENTS).max(cores());
-        let part = rows.div_ceil(parts).next_multiple_of(tiles());
+        let part = rows_of_part(rows, rows * self.inputs.max(self.outputs));
+        if rows <= part && cores() > 1 && rows * self.inputs * self.outputs >= 2 * WORTH {
+            return Ok(self.product_of_few(&Activations::quantize(x, self), bias));
+        }
         let multiply = |y: &mut [Unset]| {
             each_part(y, (part * self.outputs).max(1), |number, y| {
                 let rows = y.len() / self.outputs;
                 let x = &x[number * part * self.inputs..][..rows * self.inputs];
-                self.product_of_rows(&Activations::quantize(x, self), bias, y);
+                self.outputs(0..self.outputs).product(&Activations::quantize(x, self), bias, y);
             });
         };
         // SAFETY: the parts are all of `y`, and the product of a part writes every output of its rows.
         Ok(unsafe { written(rows * self.outputs, multiply) })
     }
 
+    /// The product of so few rows that each core takes some of the outputs.
+    fn product_of_few(&self, x: &Activations, bias: Option<&[f32]>) -> Vec<f32> {
+        let width = self.outputs.div_ceil(cores()).next_multiple_of(2 * LANES);
+        let ranges: Vec<_> = (0..self.outputs)
+            .step_by(width)
+            .map(|first| first..self.outputs.min(first + width))
+            .collect();
+        let Ok(parts) = try_map(&ranges, |range| {
+            let multiply = |y: &mut [Unset]| {
+                self.outputs(range.clone()).product(x, bias.map(|bias| &bias[range.clone()]), y);
+            };
+            // SAFETY: the product writes every output of its rows.
+            Ok::<_, Infallible>(unsafe { written(x.rows * range.len(), multiply) })
+        });
+        let mut y = Vec::with_capacity(x.rows * self.outputs);
+        for row in 0..x.rows {
+            for (range, part) in ranges.iter().zip(&parts) {
+                y.extend_from_slice(&part[row * range.len()..][..range.len()]);
+            }
+        }
+        y
+    }
+}
+
+impl Outputs<'_> {
     /// The product by the best version that this CPU has.
-    fn product_of_rows(&self, x: &Activations, bias: Option<&[f32]>, y: &mut [Unset]) {
+    fn product(&self, x: &Activations, bias: Option<&[f32]>, y: &mut [Unset]) {
         #[cfg(target_arch = "x86_64")]
         {
             if amx::is_available() && amx::is_worth(self, y.len() / self.outputs) {
@@ -153,7 +195,7 @@ impl PackedMatrix {
 }
 
 /// 64 unsigned values: 4 inputs of 16 outputs.
-fn step(packed: &PackedMatrix, i: usize) -> [u8; LANES * STEP] {
+fn step(packed: &Outputs<'_>, i: usize) -> [u8; LANES * STEP] {
     let mut values = [0u8; LANES * STEP];
     match packed.number {
         Number::Int4 => {
@@ -175,7 +217,7 @@ fn step(packed: &PackedMatrix, i: usize) -> [u8; LANES * STEP] {
     allow(dead_code)
 )]
 pub(super) fn portable(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -213,26 +255,16 @@ fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(target_arch = "wasm32") { a * b + c } else { a.mul_add(b, c) }
 }
 
-/// Activations in 16 bits: of each step the first and the third value, then the second and the
-/// fourth, because a mask and a shift widen the unsigned weights in that order.
-#[cfg(any(target_arch = "x86_64", all(target_arch = "wasm32", target_feature = "simd128")))]
-fn widened(values: &[i8]) -> Vec<[[i16; 2]; 2]> {
-    let steps = values.as_chunks::<STEP>().0.iter();
-    steps
-        .map(|step| {
-            let [first, second, third, fourth] = step.map(i16::from);
-            [[first, third], [second, fourth]]
-        })
-        .collect()
-}
-
 /// Initial sums of a group of outputs: the bias, or zero.
+#[inline(always)]
 fn starts(bias: Option<&[f32]>, first: usize, width: usize) -> [f32; LANES] {
-    let mut sums = [0.0f32; LANES];
-    if let Some(bias) = bias {
-        sums[..width].copy_from_slice(&bias[first..first + width]);
-    }
-    sums
+    let bias = bias.map_or(&[][..], |bias| &bias[first..first + width]);
+    // A copy of unknown length would be a call.
+    bias.first_chunk().copied().unwrap_or_else(|| {
+        let mut sums = [0.0; LANES];
+        sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum = *bias);
+        sums
+    })
 }
 
 #[cfg(test)]
@@ -275,7 +307,7 @@ mod tests {
     }
 
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-    type Product = fn(&PackedMatrix, &Activations, Option<&[f32]>, &mut [Unset]);
+    type Product = fn(&Outputs<'_>, &Activations, Option<&[f32]>, &mut [Unset]);
 
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
     fn wasm_versions() -> Vec<Product> {
@@ -300,12 +332,13 @@ mod tests {
             let packed = packed(&matrix(outputs, inputs, seed), [outputs, inputs], &scheme);
             let x: Vec<f32> = matrix(rows, inputs, seed + 1).iter().map(|x| x * size).collect();
             let x = Activations::quantize(&x, &packed);
+            let packed = packed.outputs(0..outputs);
             let bias = matrix(1, outputs, seed + 2);
             let bias = (seed % 2 == 0).then_some(bias.as_slice());
             let expected = made(rows * outputs, |y| portable(&packed, &x, bias, y));
             #[cfg(target_arch = "x86_64")]
             {
-                let made = |product: unsafe fn(&PackedMatrix, &Activations, Option<&[f32]>, &mut [Unset])| {
+                let made = |product: unsafe fn(&Outputs<'_>, &Activations, Option<&[f32]>, &mut [Unset])| {
                     // SAFETY: each call is behind a check for the features that the version needs.
                     made(rows * outputs, |y| unsafe { product(&packed, &x, bias, y) })
                 };
@@ -370,6 +403,22 @@ mod tests {
                 for (result, plain) in packed.product(&x, None).unwrap().iter().zip(plain(&x, &turned, 64)) {
                     prop_assert!((result - plain).abs() <= 1e-2, "{scheme} {result} {plain}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(not(target_arch = "wasm32"))]
+    fn few_rows_have_the_same_bits_on_one_core() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        for outputs in [2100, 2049] {
+            let packed = packed(&matrix(outputs, 512, 1), [outputs, 512], "int8:32");
+            let (x, bias) = (matrix(5, 512, 2), matrix(1, outputs, 3));
+            let many = packed.product(&x, Some(&bias)).unwrap();
+            let one = pool.install(|| packed.product(&x, Some(&bias))).unwrap();
+            let apart = packed.product_of_few(&Activations::quantize(&x, &packed), Some(&bias));
+            for (result, expected) in many.iter().chain(&apart).zip(one.iter().chain(&one)) {
+                assert_eq!(result.to_bits(), expected.to_bits());
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
-use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write};
+use super::{Activations, LANES, Number, Outputs, STEP, Unset, starts, write};
 
 /// Rows of activations per pass: their sums take half of the 32 registers.
 const TILE: usize = 4;
@@ -18,7 +18,7 @@ pub(super) fn has_dot_products() -> bool {
 
 /// As [`super::portable`]. Every AArch64 CPU that Rust's standard library runs on has NEON.
 pub(super) fn product(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -34,7 +34,7 @@ pub(super) fn product(
 /// As [`super::portable`].
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn with_dot_products(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -44,7 +44,7 @@ pub(super) fn with_dot_products(
 
 /// As [`super::portable`].
 pub(super) fn without_dot_products(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -82,7 +82,7 @@ fn dot(sums: int32x4_t, weights: int8x16_t, four: int8x16_t) -> int32x4_t {
 /// All rows by all outputs; `add` adds the products of 4 inputs of 4 outputs to their sums.
 #[inline(always)]
 fn groups(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -133,7 +133,7 @@ fn load(from: &[f32; LANES]) -> [float32x4_t; QUARTERS] {
 /// `ROWS` rows, from `first` on, by the 16 outputs of a group.
 #[inline(always)]
 fn tile<const ROWS: usize, const FOUR: bool>(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],

@@ -1,11 +1,9 @@
 //! The product by WebAssembly's 128-bit SIMD, with relaxed SIMD's dot product of bytes where the
 //! module is built with it.
 
-use std::arch::wasm32::*;
-use std::borrow::Cow;
-
 use super::super::activations::ActivationBlock;
-use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, widened, write};
+use super::{Activations, LANES, Number, Outputs, STEP, Unset, starts, write};
+use std::arch::wasm32::*;
 
 /// Outputs per pass: half a group, whose sums fit the registers.
 const SIDE: usize = 8;
@@ -16,7 +14,7 @@ const NARROW: usize = 8;
 /// Four activations of a row.
 trait Step: Copy {
     /// All activations, step by step.
-    fn all(values: &[i8]) -> Cow<'_, [Self]>;
+    fn all(x: &Activations) -> &[Self];
     /// The activations, broadcast for the multiplication.
     fn splat(&self) -> [v128; 2];
 }
@@ -24,8 +22,8 @@ trait Step: Copy {
 /// As bytes.
 #[cfg(target_feature = "relaxed-simd")]
 impl Step for [i8; STEP] {
-    fn all(values: &[i8]) -> Cow<'_, [Self]> {
-        Cow::Borrowed(values.as_chunks().0)
+    fn all(x: &Activations) -> &[Self] {
+        x.values.as_chunks().0
     }
 
     #[inline(always)]
@@ -37,8 +35,8 @@ impl Step for [i8; STEP] {
 
 /// In 16 bits: the first and the third, then the second and the fourth.
 impl Step for [[i16; 2]; 2] {
-    fn all(values: &[i8]) -> Cow<'_, [Self]> {
-        Cow::Owned(widened(values))
+    fn all(x: &Activations) -> &[Self] {
+        x.widened()
     }
 
     #[inline(always)]
@@ -159,7 +157,7 @@ mod relaxed {
 
 /// As [`super::portable`].
 pub(super) fn product(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -173,7 +171,7 @@ pub(super) fn product(
 /// As [`product`], for a CPU with the given behaviour.
 #[cfg(target_feature = "relaxed-simd")]
 pub(super) fn product_of_bytes(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -192,7 +190,7 @@ pub(super) fn product_of_bytes(
 /// As [`product`] without relaxed SIMD.
 #[cfg(any(test, not(target_feature = "relaxed-simd")))]
 pub(super) fn product_of_words(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
@@ -204,14 +202,13 @@ pub(super) fn product_of_words(
 }
 
 fn groups<W: Way, const FOUR: bool, const TILE: usize>(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [Unset],
 ) {
     let rows = x.rows;
-    let values = W::Step::all(&x.values);
-    let x = (values.as_ref(), x.blocks.as_slice());
+    let x = (W::Step::all(x), x.blocks.as_slice());
     for side in 0..packed.outputs.div_ceil(SIDE) {
         let mut row = 0;
         while row < rows {
@@ -261,7 +258,7 @@ unsafe fn add_step<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: boo
 /// blocks.
 #[inline(always)]
 fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
-    packed: &PackedMatrix,
+    packed: &Outputs<'_>,
     (values, of_blocks): (&[W::Step], &[ActivationBlock]),
     bias: Option<&[f32]>,
     y: &mut [Unset],

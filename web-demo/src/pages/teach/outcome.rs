@@ -37,10 +37,12 @@ fn learned(taught: &Taught) -> String {
     match (kept, before, after) {
         (true, Some(before), Some(after)) => {
             // kiln-embed keeps what ranks answers as high as before and sets them off more.
-            let alike = if after.mrr - before.mrr < 0.005 {
-                " By place that is no gain; the right passages only stand out more from the rest."
-            } else {
+            let alike = if after.mrr - before.mrr >= 0.005 {
                 ""
+            } else if before.mrr > 0.995 {
+                " They came first before, too, and so cannot show a gain: other questions may even be answered a little worse. See for yourself, and undo it if so."
+            } else {
+                " By place that is no gain; the right passages only stand out more from the rest."
             };
             let from = counted(*count, "question");
             let longer = if *new_words {

@@ -7,8 +7,9 @@ use burn::backend::Flex;
 use burn::tensor::{DType, Tensor};
 
 use super::attention::{Attended, rotate_all};
+use super::feed_forward::{self, Inside};
 use super::projection::{self, Input, add_to};
-use super::{BranchTape, Lows, Places, Primitive, activation, floats, norm, tensor};
+use super::{BranchTape, Lows, Places, Primitive, floats, norm, tensor};
 use crate::kernels::{BlockOf, Branch, Heads, Norm, Seen, Tape};
 use crate::parallel::each_part;
 
@@ -124,7 +125,6 @@ fn run(
 ) -> (Vec<f32>, super::Tape) {
     let precision = block.precision;
     let mut lows = Lows::default();
-    let hidden = block.qkv.shape()[0];
     let project = |x: &[f32], projection, low: &mut Vec<f32>| {
         let width = x.len() / places.tokens().max(1);
         let (y, of_adapters) =
@@ -151,26 +151,14 @@ fn run(
     let (x, attention) = join(x, y, &block.attention, trains);
 
     let normed = before(&x, &block.feed_forward);
-    let input = Input::new(normed.as_deref().unwrap_or(&x), hidden);
-    let (up, low) = projection::forward(&input, &block.up, precision, &places);
-    lows.up = low;
-    let gate = block.gate.as_ref().map(|gate| {
-        let (gate, low) = projection::forward(&input, gate, precision, &places);
-        lows.gate = low;
-        gate
-    });
-    drop(input);
-    drop(normed);
-    let (gate, up) = if block.joined {
-        let (gate, up) = activation::halves(&up, block.up.shape()[1]);
-        (Some(gate), up)
-    } else {
-        (gate, up)
+    let input = normed.as_deref().unwrap_or(&x);
+    let packed = if trains { None } else { feed_forward::packed(input, block) };
+    let inside = match packed {
+        Some(y) => Inside { y, ..Inside::default() },
+        None => feed_forward::forward(input, block, &places, &mut lows, trains),
     };
-    let mut inner = up;
-    let up = if trains { inner.clone() } else { Vec::new() };
-    activation::activate(block.activation, gate.as_deref(), &mut inner);
-    let y = project(&inner, &block.down, &mut lows.down);
+    drop(normed);
+    let Inside { y, gate, up } = inside;
     let (x, feed_forward) = join(x, y, &block.feed_forward, trains);
     let tape = super::Tape {
         places,

@@ -8,12 +8,14 @@
 //! * `places`: where each row is in the padded batch;
 //! * `norm`, `activation`, `attention`: the parts and their gradients;
 //! * `projection`: products with adapters inside, in f32, bf16 or fewer bits;
+//! * `feed_forward`: its projections, in one go where they are packed;
 //! * `forward`, `backward`: the whole.
 
 mod activation;
 mod attention;
 mod backward;
 mod dropout;
+mod feed_forward;
 mod forward;
 mod norm;
 mod places;

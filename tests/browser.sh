@@ -36,6 +36,11 @@ models() {
   "$native" export --quiet --model "$models/quickstart/model" "${around[@]}" --output "$models/around.kiln"
   "$native" quantize --quiet --model tests/fixtures/rerankers/bert --scheme int8:8 --output "$models/reranker.kiln"
   "$native" export --quiet --model "$models/reranker.kiln" --output "$models/reranker"
+  # A decoder that ranks, whose chat template pages do not render.
+  cp -r tests/fixtures/rerankers/qwen3 "$models/decoder"
+  cp -r tests/fixtures/rerankers/qwen3-one-token/. "$models/decoder"
+  "$native" quantize --quiet --model "$models/decoder" --scheme int8:8 --output "$models/decoder.kiln"
+  "$native" export --quiet --model "$models/decoder" --weights f32 --output "$models/decoder-f32"
   cp web-demo/kiln-mini.kiln "$models/mini.kiln"
   vectors() { "$native" embed --quiet --model "$models/$1" --device cpu --input "$models/texts.jsonl" --output "$models/$2" "${@:3}"; }
   vectors model.kiln native.jsonl

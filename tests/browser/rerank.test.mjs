@@ -135,3 +135,21 @@ test("a decoder that sentence-transformers saved with its chat template, by addr
   for (const scores of all) assert.ok(scores.every((score, at) => Math.abs(score - expected[at]) < 1e-4), `${scores} ${expected}`);
   assert.match(said, /its chat template is not Qwen3-Reranker's/);
 });
+
+test("a decoder with any chat template, as Kiln exported it", async () => {
+  const [full, rounded] = await page.evaluate(async (pairs) => {
+    const all = [];
+    for (const source of ["/models/decoder-f32", "/models/decoder.kiln"]) {
+      const reranker = await window.kiln.Reranker.load(source);
+      const scores = [];
+      for (const [query, text] of pairs) scores.push((await reranker.scores(query, [text]))[0]);
+      reranker.dispose();
+      all.push(scores);
+    }
+    return all;
+  }, pairs);
+  const { scores } = read("rerankers/qwen3-one-token/scores.json");
+  const near = (found, most) => found.every((score, at) => Math.abs(score - scores[at]) < most);
+  assert.ok(near(full, 1e-3), `${full} ${scores}`);
+  assert.ok(near(rounded, 1) && !near(rounded, 1e-3), `${rounded} ${scores}`);
+});

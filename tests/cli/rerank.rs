@@ -1,5 +1,7 @@
-//! `rerank`, `search --reranker`, `eval --reranker`, the server's `/rerank`, and what is no reranker.
+//! `rerank`, `search --reranker`, `eval --reranker`, the server's `/rerank`, what is no reranker, and decoders that rank in
+//! fewer bits.
 
+use kiln_embed::checkpoint::{Directory, Weights};
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, TEXTS, embed, failure, kiln, stdout};
@@ -383,10 +385,13 @@ fn a_language_model_that_ranks_is_taken_for_no_embedder() {
         assert_eq!(embed(model, &folder, &["--pooling", "last_token"]).len(), TEXTS.len());
         let shown = stdout(&mut kiln(&["inspect", "-m", model]));
         assert!(shown.contains("a score of each pair"), "{shown}");
-        for command in ["quantize", "export"] {
-            let said = failure(&mut kiln(&[command, "-m", model, "-o", &out]));
-            assert!(said.contains("a reranker that reads pairs inside a prompt"), "{said}");
-        }
+        // What is exported is a reranker by its files, whatever its name.
+        kiln(&["export", "-m", model, "-o", &out]).assert().success();
+        assert!(!notes(&out).contains("warning"), "{}", notes(&out));
+        let args = ["embed", "-m", &out, "--input", &texts, "--output", &vectors];
+        let said = failure(&mut kiln(&args));
+        assert!(said.contains("is a reranker (LogitScore)"), "{said}");
+        std::fs::remove_dir_all(&out).unwrap();
         let args = ["export", "-m", model, "-o", &out, "--pooling", "last_token"];
         kiln(&args).assert().success();
         std::fs::remove_dir_all(&out).unwrap();
@@ -398,6 +403,80 @@ fn a_language_model_that_ranks_is_taken_for_no_embedder() {
     std::fs::write(folder.path("model").join("README.md"), "# A\npipeline_tag: text-ranking\n")
         .unwrap();
     assert!(!embed(&models[1], &folder, &[]).is_empty());
+}
+
+/// A decoder that ranks is rounded like a cross-encoder, and is one file, with its prompt and its direction in f32.
+#[test]
+fn a_decoder_that_ranks_is_quantized_and_exported() {
+    for name in ["qwen3", "qwen3-chat", "qwen3-one-token"] {
+        let folder = Folder::new();
+        let base = folder.path("a-reranker");
+        std::fs::create_dir_all(base.join("1_LogitScore")).unwrap();
+        for part in ["qwen3", name] {
+            for path in ["", "1_LogitScore"] {
+                let Ok(files) = std::fs::read_dir(fixture("rerankers").join(part).join(path))
+                else {
+                    continue;
+                };
+                for file in files.map(Result::unwrap).filter(|file| file.path().is_file()) {
+                    std::fs::copy(file.path(), base.join(path).join(file.file_name())).unwrap();
+                }
+            }
+        }
+        let base = base.display().to_string();
+        let scores = |model: &str, more: &[&str]| -> Vec<f64> {
+            let mut command = kiln(&["rerank", "--json", "-m", model, "-Q", "the river"]);
+            TEXTS.iter().for_each(|text| {
+                command.args(["-t", *text]);
+            });
+            let answer = parse(&stdout(command.args(more)));
+            let mut found = vec![0.0; TEXTS.len()];
+            for place in answer[0]["ranked"].as_array().unwrap() {
+                found[place["row"].as_u64().unwrap() as usize] = place["score"].as_f64().unwrap();
+            }
+            found
+        };
+        let apart =
+            |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let full = scores(&base, &[]);
+        // Logits, or what a sigmoid makes of them.
+        let (rough, fine) = if name == "qwen3-one-token" { (1.0, 0.1) } else { (0.3, 0.03) };
+        let (small, file) = (folder.arg("small"), folder.arg("small.kiln"));
+        for (scheme, most) in [("int8:8", rough), ("int4:8", f64::MAX)] {
+            let args = ["--json", "quantize", "-m", &base, "-s", scheme, "-o", &small];
+            let said = parse(&stdout(kiln(&args).arg("--overwrite")));
+            assert!(said["most_apart"].as_f64().unwrap() > 0.0, "{said}");
+            kiln(&["--quiet", "export", "-m", &small, "-o", &file, "--overwrite"])
+                .assert()
+                .success();
+            let rounded = scores(&small, &[]);
+            assert_eq!(scores(&file, &[]), rounded, "{name} {scheme}");
+            assert!(rounded != full && apart(&rounded, &full) < most, "{rounded:?} {full:?}");
+            // Rounded as they are loaded, weights are those of the file.
+            let loaded = scores(&base, &["--reranker-weights", scheme]);
+            assert!(apart(&loaded, &rounded) < 1e-5, "{name} {scheme}: {loaded:?} {rounded:?}");
+            let opened = Directory::new(&small).unwrap();
+            let weights = Weights::open(&opened, "1_LogitScore/model").unwrap();
+            assert_eq!(format!("{:?}", weights.tensors()["score.weight"].dtype), "F32");
+        }
+        let said = failure(&mut kiln(&["quantize", "-m", &small, "-o", &folder.arg("again")]));
+        assert!(said.contains("is quantized already"), "{said}");
+        let shown = stdout(&mut kiln(&["inspect", "-m", &file]));
+        assert!(shown.contains("a score of each pair") && shown.contains("int4:8"), "{shown}");
+        // In f16, with another instruction where the prompt takes one.
+        kiln(&["--quiet", "export", "-m", &base, "-o", &file, "--overwrite"]).assert().success();
+        assert!(apart(&scores(&file, &[]), &full) < fine, "{name}");
+        let instruction = ["--reranker-instruction", "Find what is asked for"];
+        if name == "qwen3-one-token" {
+            let args = ["rerank", "-m", &file, "-Q", "x", "-t", "y"];
+            let said = failure(&mut kiln(&[&args[..], &instruction].concat()));
+            assert!(said.contains("takes no instruction"), "{said}");
+        } else {
+            let instructed = scores(&base, &instruction);
+            assert!(instructed != full);
+            assert!(apart(&scores(&file, &instruction), &instructed) < fine, "{name}");
+        }
+    }
 }
 
 #[test]

@@ -4,11 +4,11 @@
 use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule as _, Module as _, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::backend::{AutodiffBackend, Backend as _};
-use burn::tensor::{Tensor, TensorData, activation};
+use burn::tensor::{FloatDType, Tensor, TensorData, activation};
 use kiln_embed::checkpoint::{Directory, Weights, load_backbone};
 use kiln_embed::config::{Activation, AttentionMode, ModelConfig};
 use kiln_embed::kernels::{
-    Block, Branch, DropoutMask, Heads, Kernels, MatmulPrecision, Norm, Projection, Seen,
+    Block, Branch, DropoutMask, Heads, Kernels, MatmulPrecision, Norm, Place, Projection, Seen,
     TrainingBackend,
 };
 use kiln_embed::model::{Backbone, LoraConfig, ModelInput, seed_dropout};
@@ -277,6 +277,7 @@ fn one_operation_has_the_gradients_of_many_on<D: Kernels>(device: D::Device) {
         ("mpnet", all, AttentionMode::Bidirectional),
         ("modernbert", lora, AttentionMode::Bidirectional),
         ("qwen3", some, AttentionMode::Causal),
+        ("mistral", lora, AttentionMode::Causal),
         ("gemma3", all, AttentionMode::Causal),
     ] {
         let (config, mut backbone) = load::<Autodiff<D>>(family, trains, &device);
@@ -309,9 +310,75 @@ fn dropout_is_that_of_the_cpu<D: Kernels>(device: D::Device) {
     }
 }
 
+/// Of the size, with numbers that look drawn.
+fn numbers<T: Kernels, const D: usize>(
+    shape: [usize; D],
+    seed: f32,
+    device: &T::Device,
+) -> Tensor<T, D> {
+    let count = shape.iter().product::<usize>();
+    let values: Vec<f32> = (0..count).map(|i| (i as f32 * 0.731 + seed).sin()).collect();
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+fn values<T: Kernels, const D: usize>(x: Tensor<T, D>) -> Vec<f32> {
+    x.into_data().to_vec().unwrap()
+}
+
+/// Queries, keys and values are taken apart and put together as on the CPU, rotated or not.
+fn sides_are_those_of_the_cpu<D: Kernels>(device: D::Device) {
+    fn of<T: Kernels>(rotates: bool, device: &T::Device) -> Vec<Vec<f32>> {
+        let (batch, seq, heads) = (2, 5, Heads { queries: 4, keys: 2, width: 6 });
+        let x = numbers::<T, 2>([batch * seq, heads.row()], 1.0, device);
+        let table = |seed| numbers::<T, 4>([1, 1, seq, heads.width], seed, device);
+        let angles = rotates.then(|| (table(2.0), table(3.0)));
+        let (angles, dtype) = (angles.as_ref(), FloatDType::F32);
+        let sides = T::split_sides(x, [batch, seq], heads, angles, dtype);
+        let [query, key, value] = sides.clone();
+        assert_eq!(query.dims(), [batch, 4, seq, 6]);
+        assert_eq!([key.dims(), value.dims()], [[batch, 2, seq, 6]; 2]);
+        let joined = T::join_sides(sides, angles, dtype);
+        assert_eq!(joined.dims(), [batch * seq, heads.row()]);
+        vec![values(query), values(key), values(value), values(joined)]
+    }
+    for rotates in [false, true] {
+        let expected = of::<Flex>(rotates, &Default::default()).concat();
+        for (x, y) in expected.into_iter().zip(of::<D>(rotates, &device).concat()) {
+            assert!((x - y).abs() < 1e-5, "{x} {y}, rotated: {rotates}");
+        }
+    }
+}
+
+/// Matrices are put into a larger one and taken out of it as on the CPU: as many as a kernel takes, fewer and more.
+fn matrices_are_placed_as_on_the_cpu<D: Kernels>(device: D::Device) {
+    fn of<T: Kernels>(count: usize, device: &T::Device) -> [Vec<f32>; 2] {
+        let all = [
+            Place { first: [0, 0], extent: [3, 4], factor: 1.0 },
+            Place { first: [3, 5], extent: [2, 7], factor: 0.5 },
+            Place { first: [5, 12], extent: [4, 4], factor: 2.0 },
+            Place { first: [0, 4], extent: [3, 1], factor: 0.25 },
+        ];
+        let places = &all[..count];
+        let parts = places.iter().map(|place| numbers::<T, 2>(place.extent, 1.0, device));
+        let y = T::placed(parts.collect(), places, [10, 16], FloatDType::F32);
+        assert_eq!(y.dims(), [10, 16]);
+        let taken = T::taken(y.clone(), places);
+        assert!(taken.iter().map(Tensor::dims).eq(places.iter().map(|place| place.extent)));
+        [values(y), taken.into_iter().flat_map(values).collect()]
+    }
+    for count in 1..=4 {
+        let [placed, taken] = of::<D>(count, &device);
+        let size = [12, 14, 16, 3][..count].iter().sum::<usize>();
+        assert_eq!((placed.iter().filter(|x| **x != 0.0).count(), taken.len()), (size, size));
+        assert_eq!([placed, taken], of::<Flex>(count, &Default::default()), "{count}");
+    }
+}
+
 kiln_tests::on_every_device!(
     one_operation_has_the_gradients_of_many_on,
-    dropout_is_that_of_the_cpu
+    dropout_is_that_of_the_cpu,
+    sides_are_those_of_the_cpu,
+    matrices_are_placed_as_on_the_cpu
 );
 
 /// By a tenth of their size, and a hundredth of all gradients' ([`assert_close`]).

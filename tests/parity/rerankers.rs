@@ -5,6 +5,7 @@ use kiln_embed::checkpoint::{
     Directory, Files, LoadOptions, Weights, read_text, write_safetensors,
 };
 use kiln_embed::kernels::Kernels;
+use kiln_embed::quant::WeightPrecision;
 use kiln_embed::reranker::{Reranker, ScoreActivation, save_reranker};
 use kiln_tests::fixture;
 use serde_json::Value;
@@ -88,6 +89,111 @@ fn saved<B: Kernels>(device: B::Device) {
         assert_eq!(again.activation(), ScoreActivation::Identity);
         assert_eq!(again.scores(&pairs()).unwrap(), reranker.scores(&pairs()).unwrap(), "{name}");
     }
+}
+
+/// A decoder is saved with its prompt, its length and the direction of its score, and ranks as before: at any precision,
+/// with another instruction, and where its language-model head is not the table.
+fn saved_decoders<B: Kernels>(device: B::Device) {
+    let load = |files: &Files, precision: WeightPrecision| {
+        let options = LoadOptions { precision, ..LoadOptions::default() };
+        Reranker::<B>::load_with(files, &options, &device).unwrap()
+    };
+    let int8 = WeightPrecision::Rounded("int8:8".parse().unwrap());
+    let chats = ["qwen3-chat", "qwen3-one-token"].map(|name| (name, chat(name)));
+    for (name, files) in [("qwen3", decoder_files()), ("untied", untied())].into_iter().chain(chats)
+    {
+        let reranker = load(&files, WeightPrecision::Kept);
+        let saved = save_reranker(&reranker).unwrap();
+        assert!(!saved.0.contains_key("chat_template.jinja"), "{name}");
+        let again = load(&saved, WeightPrecision::Kept);
+        assert_eq!(again.input(), reranker.input(), "{name}");
+        assert_eq!(again.activation(), reranker.activation(), "{name}");
+        assert_eq!(again.tokenizer().config(), reranker.tokenizer().config(), "{name}");
+        assert!(save_reranker(&again).unwrap() == saved, "{name}: saved twice");
+        let allowed = kiln_tests::allowed::<B>(&device, 1e-5);
+        let alike = |a: Reranker<B>, b: Reranker<B>| {
+            let [a, b] = [a, b].map(|one| {
+                one.with_activation(ScoreActivation::Identity).scores(&pairs()).unwrap()
+            });
+            for (a, b) in a.iter().zip(&b) {
+                assert!((a - b).abs() < allowed * a.abs().max(1.0), "{name}: {a} {b}");
+            }
+        };
+        alike(reranker.clone(), again.clone());
+        alike(load(&files, int8), load(&saved, int8));
+        // The score's direction is not rounded with the rest.
+        let mut direction = Weights::open(&saved, "1_LogitScore/model").unwrap();
+        let score = direction.read("score.weight").unwrap().unwrap();
+        assert_eq!(direction.tensors()["score.weight"].shape, [1, score.len()], "{name}");
+        for rounded in [load(&files, int8), load(&saved, int8)] {
+            let head = save_reranker(&rounded).unwrap();
+            let mut head = Weights::open(&head, "1_LogitScore/model").unwrap();
+            assert_eq!(head.read("score.weight").unwrap().unwrap(), score, "{name}");
+        }
+        match (reranker.with_instruction("Find bees"), again.with_instruction("Find bees")) {
+            (Ok(a), Ok(b)) => alike(a, b),
+            (Err(a), Err(b)) => assert_eq!(a.to_string(), b.to_string(), "{name}"),
+            (a, b) => panic!("{name}: {:?} {:?}", a.is_ok(), b.is_ok()),
+        }
+    }
+}
+
+/// Qwen3's files with a language-model head of its own.
+fn untied() -> Files {
+    let mut files = decoder_files();
+    let mut weights = Weights::open(&files, "model").unwrap();
+    let names: Vec<String> = weights.tensors().keys().cloned().collect();
+    let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
+    for name in names {
+        let shape = weights.tensors()[&name].shape.clone();
+        let values = weights.read(&name).unwrap().unwrap();
+        if name.ends_with("embed_tokens.weight") {
+            let other = values.iter().rev().map(|value| 0.5 * value).collect();
+            tensors.push(("lm_head.weight".into(), shape.clone(), other));
+        }
+        tensors.push((name, shape, values));
+    }
+    let bytes = write_safetensors(&tensors, &[("format", "pt")]).unwrap();
+    files.0.insert("model.safetensors".into(), bytes.into());
+    change(&mut files, "config.json", |config| config["tie_word_embeddings"] = false.into());
+    files
+}
+
+#[test]
+fn a_saved_decoder_in_whose_files_something_is_amiss() {
+    type B = burn::backend::Flex;
+    let load = |files: &Files| {
+        Reranker::<B>::load_with(files, &LoadOptions::default(), &Default::default())
+    };
+    let saved = save_reranker(&load(&chat("qwen3-chat")).unwrap()).unwrap();
+    let refused = |files: &Files, part: &str| {
+        let error = load(files).unwrap_err().to_string();
+        assert!(error.contains(part) && !error.contains("internal"), "{error}");
+    };
+    let score = "1_LogitScore/config.json";
+    let mut files = saved.clone();
+    change(&mut files, score, |value| value["kiln"] = serde_json::json!({}));
+    refused(&files, "1_LogitScore/config.json: its prompt cannot be read");
+    let mut files = saved.clone();
+    change(&mut files, score, |value| {
+        let parts = &mut value["kiln"]["prompt"]["plain"]["parts"];
+        parts.as_array_mut().unwrap().push("query".into());
+    });
+    refused(&files, "one place each");
+    let mut files = saved.clone();
+    files.0.remove("1_LogitScore/model.safetensors");
+    refused(&files, "1_LogitScore/model.safetensors");
+    for (name, shape) in [("score.weight", vec![1, 31]), ("other.weight", vec![1, 32])] {
+        let values = vec![0.5; shape[1]];
+        let bytes = write_safetensors(&[(name.to_string(), shape, values)], &[]).unwrap();
+        let mut files = saved.clone();
+        files.0.insert("1_LogitScore/model.safetensors".into(), bytes.into());
+        refused(&files, "score.weight");
+    }
+    // It gives no vectors.
+    let embedder = kiln_embed::checkpoint::load::<B>;
+    let error = embedder(&saved, &LoadOptions::default(), &Default::default()).unwrap_err();
+    assert!(error.to_string().contains("is a reranker (LogitScore)"), "{error}");
 }
 
 /// A reranker's files without the tensors that an encoder lacks.
@@ -208,16 +314,25 @@ fn fresh<B: Kernels>(device: B::Device) {
 
 /// A decoder that ranks by a chat template, with the weights and the tokenizer of `qwen3`.
 fn chat(name: &str) -> Files {
-    let mut files = Files::default();
     let own = ["chat_template.jinja", "sentence_bert_config.json", "modules.json"];
     let own =
         own.into_iter().chain(["config_sentence_transformers.json", "1_LogitScore/config.json"]);
-    let weights = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
-    for (folder, paths) in [("qwen3", weights.to_vec()), (name, own.collect())] {
-        let folder = fixture(&format!("rerankers/{folder}"));
-        for path in paths {
-            files.0.insert(path.into(), std::fs::read(folder.join(path)).unwrap().into());
-        }
+    let mut files = decoder_files();
+    files.0.extend(some_files(name, &own.collect::<Vec<_>>()).0);
+    files
+}
+
+/// Qwen3-Reranker's.
+fn decoder_files() -> Files {
+    let paths = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    some_files("qwen3", &paths)
+}
+
+fn some_files(name: &str, paths: &[&str]) -> Files {
+    let folder = fixture(&format!("rerankers/{name}"));
+    let mut files = Files::default();
+    for path in paths {
+        files.0.insert(path.to_string(), std::fs::read(folder.join(path)).unwrap().into());
     }
     files
 }
@@ -393,4 +508,4 @@ fn chat_templates_that_are_none_are_refused() {
     assert!(error.unwrap_err().to_string().contains("is a reranker (LogitScore)"));
 }
 
-kiln_tests::on_every_device!(encoders, decoder, saved, fresh, chat_templates);
+kiln_tests::on_every_device!(encoders, decoder, saved, saved_decoders, fresh, chat_templates);

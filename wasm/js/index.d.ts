@@ -473,7 +473,10 @@ export interface RankOptions {
  * the best few dozen that an index finds. It computes on the CPU; its calls reject as those of `Embedder`.
  */
 export class Reranker {
-  /** Loads a cross-encoder: a `.kiln` file of one, or a folder with a head for sequence classification of one score, or a Qwen3-Reranker. */
+  /**
+   * Loads a cross-encoder: a `.kiln` file of one, or of any decoder that ranks, or a folder with a head for sequence classification
+   * of one score, or a Qwen3-Reranker.
+   */
   static load(source: ModelSource, options?: Omit<LoadOptions, "device" | "webgpu" | "workers" | "adapter">): Promise<Reranker>;
   readonly info: RerankerInfo;
   readonly device: string;

@@ -32,13 +32,14 @@ pub(crate) use parameters::{each_tensor, fill, save_backbone};
 pub use peft::{adapts_tables, load_adapters, lora_base, save_adapters};
 pub use safetensors::{StoredTensor, write_safetensors, write_tensors};
 pub use score_test::ScoreTest;
+pub(crate) use sentence_transformers::{
+    KeptScore, LogitScore, ReadFolder, answers, check_head, kept_score_files, pools,
+    read_activation, read_folder, read_kept_score, read_logit_score, read_prompts,
+    read_transformer, read_transformer_shape,
+};
 pub use sentence_transformers::{
     LoadOptions, SavedModel, TRANSFORMER_CONFIGS, is_reranker, load, load_pooling, load_tokenizer,
     read_embedder_config, save, save_as, tokenizer_config_file,
-};
-pub(crate) use sentence_transformers::{
-    LogitScore, ReadFolder, answers, check_head, pools, read_activation, read_folder,
-    read_logit_score, read_prompts, read_transformer, read_transformer_shape,
 };
 pub use task_adapters::{has_task_adapters, task_adapter, task_names};
 pub use vector_adapter::{

@@ -406,6 +406,26 @@ impl Weights {
         self.decoded(name, info.dtype, info.span.file, &bytes).map(Some)
     }
 
+    /// One row of a matrix, from the values in the file, whatever [`Weights::give_in`] asks for; `None` where there is no
+    /// such row. Of the others nothing is read, unless they are quantized or not row by row.
+    pub(crate) fn row(&mut self, name: &str, row: usize) -> Result<Option<Vec<f32>>> {
+        let Some(info) = self.tensors.get(name).cloned() else { return Ok(None) };
+        let [_, width] = *info.shape.as_slice() else { return Ok(None) };
+        if info.scheme.is_some() || info.strides.is_some() {
+            let values = self.values(name)?.unwrap_or_default();
+            return Ok(values.chunks_exact(width.max(1)).nth(row).map(<[f32]>::to_vec));
+        }
+        self.used.insert(name.to_string());
+        let bytes = (width * info.dtype.bitsize() / 8) as u64;
+        let start = info.span.start + row as u64 * bytes;
+        let span = Span { start, end: start + bytes, ..info.span };
+        if span.end > info.span.end {
+            return Ok(None);
+        }
+        let bytes = self.bytes(span)?;
+        self.decoded(name, info.dtype, span.file, &bytes).map(Some)
+    }
+
     /// A quantized tensor as stored; `None` where the file has it in floating point.
     fn kept(&mut self, name: &str, mapped: bool) -> Result<Option<Quantized>> {
         let Some(TensorInfo { shape, scheme: Some(scheme), scales: Some(scales), span, .. }) =
@@ -483,7 +503,7 @@ fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{Files, write_safetensors};
+    use crate::checkpoint::{Files, StoredTensor, write_safetensors, write_tensors};
 
     #[test]
     fn norms_that_are_named_as_in_tensorflow_are_found() {
@@ -496,6 +516,31 @@ mod tests {
         for (name, value) in [("LayerNorm.weight", 1.0), ("LayerNorm.bias", 2.0), ("gamma", 3.0)] {
             assert_eq!(weights.read(&format!("bert.{name}")).unwrap().unwrap(), [value; 2]);
         }
+    }
+
+    #[test]
+    fn a_row_is_the_files_own_whatever_is_asked_for() {
+        let values: Vec<f32> = (0..64).map(|i| (i as f32 * 0.7).sin()).collect();
+        let whole = [("w".to_string(), vec![4, 16], values.clone())];
+        let bytes = write_safetensors(&whole, &[]).unwrap();
+        let files = Files([("model.safetensors".to_string(), bytes.into())].into());
+        let mut weights = Weights::open(&files, "model").unwrap();
+        weights.give_in(WeightPrecision::Rounded("int4:16".parse().unwrap()));
+        assert_ne!(weights.read("w").unwrap().unwrap(), values);
+        for row in 0..4 {
+            assert_eq!(weights.row("w", row).unwrap().unwrap(), values[row * 16..][..16]);
+        }
+        assert_eq!(weights.row("w", 4).unwrap(), None);
+        assert_eq!(weights.row("v", 0).unwrap(), None);
+
+        let matrix = Quantized::round(&values, [4, 16], "int8:16".parse().unwrap()).unwrap();
+        let rounded = matrix.values();
+        let tensors = [("w".to_string(), StoredTensor::Quantized(matrix))];
+        let bytes = write_tensors(&tensors, &[]).unwrap();
+        let files = Files([("model.safetensors".to_string(), bytes.into())].into());
+        let mut weights = Weights::open(&files, "model").unwrap();
+        assert_eq!(weights.row("w", 3).unwrap().unwrap(), rounded[48..]);
+        assert_eq!(weights.row("w", 4).unwrap(), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Tensor, TensorPrimitive, activation};
 
 use super::{BlockOf, Kernels, Seen, Tape};
@@ -63,6 +64,40 @@ impl<B: Kernels, C: CheckpointStrategy> Kernels for Autodiff<B, C> {
             (OpsKind::Tracked(_), None) => return None,
         };
         Some(Tensor::from_primitive(TensorPrimitive::Float(y)))
+    }
+
+    fn owed(x: Tensor<Self, 3>, gradient: Tensor<Self, 3>) -> Tensor<Self, 1> {
+        let zero = Tensor::<B, 1>::zeros([1], &x.device()).into_primitive().tensor();
+        let [x, gradient] = [x, gradient].map(|tensor| tensor.into_primitive().tensor());
+        let gradient = gradient.primitive;
+        let prep = <OwedBackward as Backward<B, 1>>::prepare::<C>(OwedBackward, [x.node.clone()]);
+        let y = match prep.compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish(gradient, zero),
+            OpsKind::UnTracked(prep) => prep.finish(zero),
+        };
+        Tensor::from_primitive(TensorPrimitive::Float(y))
+    }
+}
+
+/// The gradient of [`Kernels::owed`].
+#[derive(Debug)]
+struct OwedBackward;
+
+impl<B: Kernels> Backward<B, 1> for OwedBackward {
+    type State = FloatTensor<B>;
+
+    fn backward(
+        self,
+        ops: Ops<FloatTensor<B>, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        // One, as that of every loss.
+        grads.consume::<B>(&ops.node);
+        let [of_x] = ops.parents;
+        if let Some(node) = of_x {
+            grads.register::<B>(node.id, ops.state);
+        }
     }
 }
 

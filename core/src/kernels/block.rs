@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use burn::tensor::backend::Backend;
@@ -116,6 +117,24 @@ pub struct DropoutMask {
     pub seed: u64,
     /// Probability that a value is kept.
     pub kept: f64,
+}
+
+/// Where a matrix lies in a larger one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Place {
+    /// Its first row and column.
+    pub first: [usize; 2],
+    /// Its rows and columns.
+    pub extent: [usize; 2],
+    /// What its values are multiplied with on the way.
+    pub factor: f32,
+}
+
+impl Place {
+    /// Its rows and columns in the larger one.
+    pub(crate) fn ranges(self) -> [Range<usize>; 2] {
+        std::array::from_fn(|side| self.first[side]..self.first[side] + self.extent[side])
+    }
 }
 
 /// The increment of SplitMix64 (Steele, Lea, Flood 2014), whose n-th draw is a hash of its seed plus n

@@ -21,7 +21,7 @@ mod plain;
 
 pub(crate) use block::Prepared;
 pub use block::{
-    Block, BlockGradients, BlockOf, Branch, DropoutMask, LowRank, MatmulPrecision, Norm,
+    Block, BlockGradients, BlockOf, Branch, DropoutMask, LowRank, MatmulPrecision, Norm, Place,
     Projection, Tape,
 };
 pub(crate) use plain::{activate, by_head, rotated, softmax_where};
@@ -200,6 +200,11 @@ pub trait Kernels: Backend {
         block::unsupported::<Self>()
     }
 
+    /// A number `[1]` of no use but that `x` is given this gradient on the way back from it.
+    fn owed(x: Tensor<Self, 3>, gradient: Tensor<Self, 3>) -> Tensor<Self, 1> {
+        (x * gradient).sum()
+    }
+
     /// `[rows, width]` of which some values are zero and the others larger.
     fn drop_out(x: Tensor<Self, 2>, mask: DropoutMask) -> Tensor<Self, 2> {
         plain::drop_out(x, mask)
@@ -214,13 +219,18 @@ pub trait Kernels: Backend {
         plain::norm_rows(x, norm).cast(dtype)
     }
 
-    /// From the gradient `[rows, width]`, f32, of what [`Kernels::norm_rows`] gives to that of `x`.
+    /// From the gradient `[rows, width]`, f32, of what [`Kernels::norm_rows`] gives to that of `x`, plus `more`.
     fn norm_rows_gradient(
         x: Tensor<Self, 2>,
         gradient: Tensor<Self, 2>,
         norm: &Norm<FloatTensor<Self>>,
+        more: Option<Tensor<Self, 2>>,
     ) -> Tensor<Self, 2> {
-        plain::norm_rows_gradient(x, gradient, norm)
+        let of_x = plain::norm_rows_gradient(x, gradient, norm);
+        match more {
+            Some(more) => more + of_x,
+            None => of_x,
+        }
     }
 
     /// `[batch seq, heads width]` to `[batch, heads, seq, width]`, rotated by the angles of their positions.
@@ -244,18 +254,56 @@ pub trait Kernels: Backend {
         plain::join_heads(x, angles).cast(dtype)
     }
 
-    /// The weights of attention, f32, `softmax(scale scores + bias)` over the keys of `[texts, heads, queries, keys]`; `bias`
+    /// Queries, keys and values `[batch, heads, seq, width]` of `[batch seq, (queries + 2 keys) width]`, side by side; queries
+    /// and keys are rotated by the angles of their positions.
+    fn split_sides(
+        x: Tensor<Self, 2>,
+        shape: [usize; 2],
+        heads: Heads,
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> [Tensor<Self, 4>; 3] {
+        plain::split_sides(x, shape, heads, angles).map(|side| side.cast(dtype))
+    }
+
+    /// Side by side again, rotated back: from the gradients of what [`Kernels::split_sides`] gives to that of its input.
+    /// Those of keys and of values are in the same numbers.
+    fn join_sides(
+        sides: [Tensor<Self, 4>; 3],
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        plain::join_sides(sides, angles, dtype)
+    }
+
+    /// A matrix of the shape given that has one matrix or more, f32, each times its factor at its place, and zeros beside them.
+    fn placed(
+        parts: Vec<Tensor<Self, 2>>,
+        places: &[Place],
+        shape: [usize; 2],
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        plain::placed(parts, places, shape).cast(dtype)
+    }
+
+    /// What lies at each place, times its factor, f32.
+    fn taken(x: Tensor<Self, 2>, places: &[Place]) -> Vec<Tensor<Self, 2>> {
+        plain::taken(&x, places)
+    }
+
+    /// The weights of attention, `softmax(scale scores + bias)` over the keys of `[texts, heads, queries, keys]`; `bias`
     /// is `[1, heads, queries, keys]`, and the mask `[texts, 1, queries, keys]` is true where a key is hidden.
     fn attention_weights(
         scores: Tensor<Self, 4>,
         scale: f32,
         bias: Option<Tensor<Self, 4>>,
         mask: Option<Tensor<Self, 4, Bool>>,
+        dtype: FloatDType,
     ) -> Tensor<Self, 4> {
-        plain::attention_weights(scores, scale, bias, mask)
+        plain::attention_weights(scores, scale, bias, mask).cast(dtype)
     }
 
-    /// From the gradient of what [`Kernels::attention_weights`] gives to `scale` times that of the scaled scores.
+    /// From the gradient of what [`Kernels::attention_weights`] gives, which are f32, to `scale` times that of the scaled scores.
     fn attention_scores_gradient(
         weights: Tensor<Self, 4>,
         gradient: Tensor<Self, 4>,

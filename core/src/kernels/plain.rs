@@ -4,7 +4,7 @@ use burn::tensor::activation::{self, softmax};
 use burn::tensor::ops::{AttentionModuleOptions, FloatTensor};
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData, TensorPrimitive, module};
 
-use super::{DropoutMask, Heads, Kernels, Norm, RotaryTables, Seen};
+use super::{DropoutMask, Heads, Kernels, Norm, Place, RotaryTables, Seen};
 use crate::config::Activation;
 use crate::quant::{HostMatrix, PackedLayout, Quantized};
 
@@ -228,6 +228,48 @@ pub(super) fn join_heads<B: Kernels>(
         None => x,
     };
     x.reshape([batch * seq, heads * width])
+}
+
+/// See [`Kernels::split_sides`].
+pub(super) fn split_sides<B: Kernels>(
+    x: Tensor<B, 2>,
+    shape: [usize; 2],
+    Heads { queries, keys, width }: Heads,
+    angles: Option<&RotaryTables<B>>,
+) -> [Tensor<B, 4>; 3] {
+    let side = |first: usize, count: usize, angles| {
+        split_heads(x.clone().narrow(1, first * width, count * width), shape, width, angles)
+    };
+    [side(0, queries, angles), side(queries, keys, angles), side(queries + keys, keys, None)]
+}
+
+/// See [`Kernels::join_sides`].
+pub(super) fn join_sides<B: Kernels>(
+    [query, key, value]: [Tensor<B, 4>; 3],
+    angles: Option<&RotaryTables<B>>,
+    dtype: FloatDType,
+) -> Tensor<B, 2> {
+    let sides = [(query, angles), (key, angles), (value, None)];
+    let sides = sides.map(|(side, angles)| join_heads(side, angles).cast(dtype));
+    Tensor::cat(sides.to_vec(), 1)
+}
+
+/// See [`Kernels::placed`].
+pub(super) fn placed<B: Kernels>(
+    parts: Vec<Tensor<B, 2>>,
+    places: &[Place],
+    shape: [usize; 2],
+) -> Tensor<B, 2> {
+    let zeros = Tensor::<B, 2>::zeros(shape, (&parts[0].device(), DType::F32));
+    parts.into_iter().zip(places).fold(zeros, |all, (part, place)| {
+        all.slice_assign(place.ranges(), part.mul_scalar(place.factor))
+    })
+}
+
+/// See [`Kernels::taken`].
+pub(super) fn taken<B: Kernels>(x: &Tensor<B, 2>, places: &[Place]) -> Vec<Tensor<B, 2>> {
+    let part = |place: &Place| x.clone().slice(place.ranges()).cast(FloatDType::F32);
+    places.iter().map(|place| part(place).mul_scalar(place.factor)).collect()
 }
 
 /// See [`Kernels::attention_weights`].

@@ -224,6 +224,19 @@ pub(super) fn of_family(
     }))
 }
 
+/// The head of a decoder that ranks, the product of the last state with one direction, and its tensor's name.
+pub(super) fn of_decoder(config: &ModelConfig) -> (HeadConfig, Names) {
+    let head = HeadConfig {
+        hidden: config.hidden_size,
+        labels: 1,
+        scored: Scored::Last,
+        dense: None,
+        norm: None,
+        output_bias: false,
+    };
+    (head, Names::new(&[""], "score.weight").linear("output", "score"))
+}
+
 fn unknown(key: &str, found: &str, known: &str) -> Error {
     bad_config(format!("{key} {found:?} is not supported; {known} are"))
 }

@@ -1,15 +1,17 @@
 //! Reads cross-encoders: transformers' folders with a head for sequence classification, as
-//! sentence-transformers' `CrossEncoder` writes them, and decoders that answer `yes` or `no`.
+//! sentence-transformers' `CrossEncoder` writes them, and decoders that answer `yes` or `no`, as they are released or as
+//! Kiln wrote them.
 
 use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 use serde_json::Value;
 
-use super::head::{self, HeadConfig, OUTPUTS, ScoreHead, Scored};
+use super::head::{self, HeadConfig, OUTPUTS, ScoreHead};
 use super::{PairInput, PairPrompt, Reranker, ScoreActivation};
 use crate::checkpoint::{
-    LoadOptions, LogitScore, Manifest, ReadFolder, Weights, answers, check_head, load_backbone,
-    pools, read_activation, read_folder, read_logit_score, read_prompts,
+    KeptScore, LoadOptions, LogitScore, Manifest, ReadFolder, Weights, answers, check_head, fill,
+    load_backbone, pools, read_activation, read_folder, read_kept_score, read_logit_score,
+    read_prompts,
 };
 use crate::config::ModelConfig;
 use crate::embedder::Prompt;
@@ -45,9 +47,11 @@ impl<B: Kernels> Reranker<B> {
         check_head(folder, &config, &read.raw)?;
         let mut weights = Weights::open(folder, &read.stem)?;
         let labels = labels(&weights);
-        let prefix = {
+        let (of_backbone, prefix) = {
             let has = |name: &str| weights.tensors().contains_key(name);
-            families::names_in(&config, has).prefix(has)
+            let names = families::names_in(&config, has);
+            let prefix = names.prefix(has);
+            (names, prefix)
         };
         let of_head = match labels {
             Some(labels) => head::of_family(&config, &read.raw, prefix, labels)
@@ -76,15 +80,22 @@ impl<B: Kernels> Reranker<B> {
                 (filled(shape, &names, prefix, folder, stem, device)?, PairInput::Template)
             }
             (None, Some(asked)) => {
-                let table = match config.decoder()?.tie_word_embeddings {
-                    true => backbone.token_embedding(),
-                    false => language_head(&config, &mut weights, device)?,
+                let head = match asked.direction {
+                    Direction::Kept(stem) => {
+                        let (shape, names) = head::of_decoder(&config);
+                        let mut weights = Weights::open(folder, &stem)?;
+                        fill(ScoreHead::unfilled(shape, device), &mut weights, &names, "", device)?
+                    }
+                    Direction::Tokens(yes, no) => {
+                        let table = language_head(&config, &weights, &of_backbone, prefix)?;
+                        logit(&config, (&mut weights, table.as_str()), (yes, no), device)?
+                    }
                 };
                 if let Some(length) = asked.max_length.filter(|_| options.max_length.is_none()) {
                     let length = length.min(config.max_positions);
                     read.tokenizer = read.tokenizer.with_max_length(length)?;
                 }
-                (logit(&config, table, asked.tokens, device), PairInput::Prompt(asked.prompt))
+                (head, PairInput::Prompt(asked.prompt))
             }
             (None, None) => return Err(no_reranker(folder, "it has no classifier")),
         };
@@ -145,29 +156,30 @@ fn no_reranker(folder: &dyn Folder, why: &str) -> Error {
     ))
 }
 
-/// The projection from states to the vocabulary `[vocab, hidden]`.
-fn language_head<B: Kernels>(
+/// The name of the projection from states to the vocabulary `[vocab, hidden]`: where both are tied, the table.
+fn language_head(
     config: &ModelConfig,
-    weights: &mut Weights,
-    device: &B::Device,
-) -> Result<Tensor<B, 2>> {
-    const NAME: &str = "lm_head.weight";
+    weights: &Weights,
+    of_backbone: &families::Names,
+    prefix: &str,
+) -> Result<String> {
+    let table = match config.decoder()?.tie_word_embeddings {
+        true => of_backbone.source("token_embedding.weight")?.parts.into_iter().next(),
+        false => None,
+    };
+    let name = table.map_or("lm_head.weight".into(), |table| format!("{prefix}{}", table.name));
     let shape = [config.vocab_size, config.hidden_size];
-    let found = weights.tensors().get(NAME).map(|info| info.shape.clone());
+    let found = weights.tensors().get(&name).map(|info| info.shape.clone());
     let wrong = |cause: String| {
         Error::bad_file(weights.label(), cause, "use the file that was saved with the model")
     };
     match found {
-        Some(found) if found == shape => {}
-        Some(found) => return Err(wrong(format!("{NAME} is {found:?} instead of {shape:?}"))),
-        None => {
-            return Err(wrong(format!(
-                "lacks {NAME}, which tie_word_embeddings = false in config.json asks for"
-            )));
-        }
+        Some(found) if found == shape => Ok(name),
+        Some(found) => Err(wrong(format!("{name} is {found:?} instead of {shape:?}"))),
+        None => Err(wrong(format!(
+            "lacks {name}, which tie_word_embeddings = false in config.json asks for"
+        ))),
     }
-    let values = weights.read(NAME)?.unwrap_or_default();
-    Ok(Tensor::from_data(TensorData::new(values, shape), device))
 }
 
 fn filled<B: Kernels>(
@@ -186,39 +198,37 @@ fn filled<B: Kernels>(
     let starts = ["classifier.", "pre_classifier.", "head."].into_iter().chain(pooler);
     let starts = starts.collect::<Vec<_>>();
     weights.retain(|name| starts.iter().any(|start| name.starts_with(start)));
-    crate::checkpoint::fill(ScoreHead::unfilled(shape, device), &mut weights, names, "", device)
+    fill(ScoreHead::unfilled(shape, device), &mut weights, names, "", device)
 }
 
 /// How a decoder is asked.
 struct Asked {
-    /// The token whose logit is the score, and the one whose logit is taken from it.
-    tokens: (u32, Option<u32>),
+    direction: Direction,
     prompt: PairPrompt,
     max_length: Option<usize>,
+}
+
+/// Where the direction comes from, the product with which is a decoder's score.
+enum Direction {
+    /// Rows of the language-model head: of the token whose logit is the score, and of the one whose logit is taken from it.
+    Tokens(u32, Option<u32>),
+    /// A file of its own, by its path without the ending.
+    Kept(String),
 }
 
 impl Asked {
     /// As the list of modules has it, else as Qwen3-Reranker is asked.
     fn new(folder: &dyn Folder, read: &ReadFolder, instruction: Option<&str>) -> Result<Self> {
-        let mut asked = match read_logit_score(folder)? {
-            Some(score) => Self {
-                tokens: (score.token, score.other),
-                prompt: prompt_of(&score, folder)?,
-                max_length: score.max_length,
-            },
-            None if !answers(&read.raw) => return Err(no_reranker(folder, "it has no classifier")),
-            None => match ["yes", "no"].map(|word| read.tokenizer.token_id(word)) {
-                [Some(yes), no @ Some(_)] => {
-                    Self { tokens: (yes, no), prompt: PairPrompt::qwen3(), max_length: None }
-                }
-                _ => return Err(no_reranker(folder, "its vocabulary has no yes and no")),
-            },
+        let mut asked = match read_kept_score(folder)? {
+            Some(KeptScore { file, stem, prompt }) => {
+                let wrong = |cause: String| {
+                    Error::bad_file(file, cause, "use the file that was saved with the model")
+                };
+                let prompt = PairPrompt::kept(prompt).map_err(wrong)?;
+                Self { direction: Direction::Kept(stem), prompt, max_length: None }
+            }
+            None => Self::by_tokens(folder, read)?,
         };
-        let size = read.config.vocab_size;
-        let ids = [Some(asked.tokens.0), asked.tokens.1];
-        if let Some(id) = ids.into_iter().flatten().find(|&id| id as usize >= size) {
-            return Err(no_reranker(folder, &format!("its LogitScore names token {id} of {size}")));
-        }
         read.config.decoder()?;
         if read.raw["final_logit_softcapping"].is_number() {
             let words =
@@ -233,6 +243,22 @@ impl Asked {
             })?;
         }
         Ok(asked)
+    }
+
+    fn by_tokens(folder: &dyn Folder, read: &ReadFolder) -> Result<Self> {
+        let (prompt, yes, no, max_length) = match read_logit_score(folder)? {
+            Some(score) => (prompt_of(&score, folder)?, score.token, score.other, score.max_length),
+            None if !answers(&read.raw) => return Err(no_reranker(folder, "it has no classifier")),
+            None => match ["yes", "no"].map(|word| read.tokenizer.token_id(word)) {
+                [Some(yes), no @ Some(_)] => (PairPrompt::qwen3(), yes, no, None),
+                _ => return Err(no_reranker(folder, "its vocabulary has no yes and no")),
+            },
+        };
+        let size = read.config.vocab_size;
+        if let Some(id) = [Some(yes), no].into_iter().flatten().find(|&id| id as usize >= size) {
+            return Err(no_reranker(folder, &format!("its LogitScore names token {id} of {size}")));
+        }
+        Ok(Self { direction: Direction::Tokens(yes, no), prompt, max_length })
     }
 }
 
@@ -252,35 +278,30 @@ fn prompt_of(score: &LogitScore, folder: &dyn Folder) -> Result<PairPrompt> {
         return Ok(prompt);
     }
     Err(Error::invalid(format!(
-        "{}: its chat template is not Qwen3-Reranker's, the only one that is read here; rank with `kiln rerank`, which \
-         renders others, too",
+        "{}: its chat template is not Qwen3-Reranker's, the only one that is read here; take what `kiln export` or \
+         `kiln quantize` makes of it, or rank with `kiln rerank`",
         folder.label()
     )))
 }
 
-/// The score is the logit of a token, `h E_yes`, or the difference of two, `h (E_yes - E_no)`.
+/// The score is the logit of a token, `h E_yes`, or the difference of two, `h (E_yes - E_no)`; of the rows as the file
+/// has them, whatever the model's weights are rounded to.
 fn logit<B: Kernels>(
     config: &ModelConfig,
-    table: Tensor<B, 2>,
+    (weights, table): (&mut Weights, &str),
     (yes, no): (u32, Option<u32>),
     device: &B::Device,
-) -> ScoreHead<B> {
-    let shape = HeadConfig {
-        hidden: config.hidden_size,
-        labels: 1,
-        scored: Scored::Last,
-        dense: None,
-        norm: None,
-        output_bias: false,
-    };
+) -> Result<ScoreHead<B>> {
+    let (shape, _) = head::of_decoder(config);
     let mut head = ScoreHead::unfilled(shape, device);
-    let row = |id: u32| table.clone().narrow(0, id as usize, 1);
-    let direction = match no {
-        Some(no) => row(yes) - row(no),
-        None => row(yes),
-    };
-    head.output.weight = Param::from_tensor(direction.transpose());
-    head
+    let mut row = |id: u32| Ok::<_, Error>(weights.row(table, id as usize)?.unwrap_or_default());
+    let mut direction = row(yes)?;
+    if let Some(no) = no {
+        direction.iter_mut().zip(row(no)?).for_each(|(yes, no)| *yes -= no);
+    }
+    let direction = TensorData::new(direction, [config.hidden_size, 1]);
+    head.output.weight = Param::from_tensor(Tensor::from_data(direction, device));
+    Ok(head)
 }
 
 /// What is made of the scores: as the files say, else a sigmoid of a single score.

@@ -1,10 +1,15 @@
 //! The prompt in which a decoder reads a query and a text.
 
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
 use crate::tokenizer::{Tokenizer, Tokens};
 use crate::{Error, Result};
 
 /// A prompt with places for a query, a text and, where it takes one, an instruction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairPrompt {
     /// Without an instruction.
     plain: PromptText,
@@ -14,7 +19,7 @@ pub struct PairPrompt {
 }
 
 /// What is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PromptText {
     pub(super) parts: Vec<PromptPart>,
     /// Space around queries and texts is left out.
@@ -24,7 +29,8 @@ pub(super) struct PromptText {
 }
 
 /// A part of a prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum PromptPart {
     Text(String),
     Instruction,
@@ -55,6 +61,14 @@ impl PromptText {
         };
         self.parts.iter().map(part).collect()
     }
+
+    /// Whether a query and a text have one place each, and an instruction so many.
+    fn has_places(&self, instructions: RangeInclusive<usize>) -> bool {
+        let count = |part: &PromptPart| self.parts.iter().filter(|one| *one == part).count();
+        count(&PromptPart::Query) == 1
+            && count(&PromptPart::Document) == 1
+            && instructions.contains(&count(&PromptPart::Instruction))
+    }
 }
 
 impl PairPrompt {
@@ -65,6 +79,25 @@ impl PairPrompt {
         instructed: std::result::Result<PromptText, String>,
     ) -> Self {
         Self { plain, instructed, instruction: None }
+    }
+
+    /// A prompt as Kiln's own files have it.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(super) fn kept(value: Value) -> std::result::Result<Self, String> {
+        let prompt: Self = serde_json::from_value(value)
+            .map_err(|error| format!("its prompt cannot be read: {error}"))?;
+        let instructed = match &prompt.instructed {
+            Ok(text) => text.has_places(1..=1),
+            Err(_) => prompt.instruction.is_none(),
+        };
+        match instructed && prompt.plain.has_places(0..=1) {
+            true => Ok(prompt),
+            false => {
+                Err("its prompt needs one place each for a query, a text and an instruction".into())
+            }
+        }
     }
 
     /// Qwen3-Reranker's.
@@ -179,5 +212,33 @@ mod tests {
         ] {
             assert_eq!(PairPrompt::of_qwen3(&other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_prompt_is_kept_whole_or_refused() {
+        let prompt = PairPrompt::qwen3();
+        let value = serde_json::to_value(&prompt).unwrap();
+        assert_eq!(PairPrompt::kept(value.clone()), Ok(prompt));
+        let without = PairPrompt {
+            instructed: Err("leaves it out".into()),
+            instruction: None,
+            ..PairPrompt::qwen3()
+        };
+        assert_eq!(PairPrompt::kept(serde_json::to_value(&without).unwrap()), Ok(without.clone()));
+        let placeless = PairPrompt { instruction: Some("Rank".into()), ..without };
+        assert!(PairPrompt::kept(serde_json::to_value(&placeless).unwrap()).is_err());
+        for place in [1, 3, 5] {
+            for text in ["/plain/parts", "/instructed/Ok/parts"] {
+                let mut twice = value.clone();
+                let parts = twice.pointer_mut(text).unwrap().as_array_mut().unwrap();
+                parts.push(parts[place].clone());
+                assert!(PairPrompt::kept(twice).unwrap_err().contains("one place each"));
+            }
+        }
+        let mut lacks = value.clone();
+        lacks["plain"]["parts"].as_array_mut().unwrap().remove(5);
+        assert!(PairPrompt::kept(lacks).unwrap_err().contains("one place each"));
+        let error = PairPrompt::kept(Value::Null).unwrap_err();
+        assert!(error.contains("cannot be read") && error.lines().count() == 1, "{error}");
     }
 }

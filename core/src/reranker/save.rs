@@ -1,24 +1,28 @@
 //! Writes a cross-encoder as transformers' class for sequence classification, as sentence-transformers'
-//! `CrossEncoder` reads it.
+//! `CrossEncoder` reads it, and a decoder that ranks with its prompt and the direction of its score, for Kiln alone.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::head::{self, Between, HeadConfig, Scored};
 use super::{PairInput, Reranker, ScoreActivation};
-use crate::checkpoint::{StoredTensor, each_tensor, save_backbone, write_tensors};
+use crate::checkpoint::{
+    StoredTensor, each_tensor, kept_score_files, save_backbone, write_tensors,
+};
 use crate::config::{Family, ModelConfig};
 use crate::folder::Files;
 use crate::kernels::Kernels;
+use crate::model::families::Names;
 use crate::{Error, Result};
 
 /// The file of the tokenizer's settings, which says how many tokens a pair may have.
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// A cross-encoder as the files of a folder; LoRA adapters are merged.
+/// A cross-encoder as the files of a folder; LoRA adapters are merged. Of a decoder's language-model head the direction
+/// of its score alone is kept.
 ///
 /// # Errors
-/// A cross-encoder that reads pairs inside a prompt, or parameters that cannot be read back from the device.
+/// Parameters that cannot be read back from the device.
 pub fn save_reranker<B: Kernels>(reranker: &Reranker<B>) -> Result<Files> {
     save_reranker_as(reranker, |_, shape, values| Ok::<_, Error>(StoredTensor::Full(shape, values)))
 }
@@ -32,19 +36,9 @@ pub fn save_reranker_as<B: Kernels, E: From<Error>>(
     reranker: &Reranker<B>,
     mut store: impl FnMut(&str, Vec<usize>, Vec<f32>) -> Result<StoredTensor, E>,
 ) -> Result<Files, E> {
-    let Reranker { backbone, head, config, tokenizer, tokenizer_files, activation, .. } = reranker;
-    let class = class_of(config.family).filter(|_| reranker.input == PairInput::Template);
-    let Some((prefix, class)) = class else {
-        return Err(Error::invalid(
-            "a reranker that reads pairs inside a prompt cannot be saved; use the files that it was loaded from",
-        )
-        .into());
-    };
-    let value = config_value(config, class, head.config(), *activation);
-    let Some((_, names)) = head::of_family(config, &value, prefix, head.labels())? else {
-        return Err(Error::invalid(format!("{class} has no head")).into());
-    };
-    let mut tensors = Vec::new();
+    let Reranker { backbone, head, config, tokenizer, tokenizer_files, .. } = reranker;
+    let Form { prefix, value, names } = Form::of(reranker)?;
+    let (mut tensors, mut of_head) = (Vec::new(), Vec::new());
     save_backbone(config, backbone, &mut |name, shape, values| {
         let name = format!("{prefix}{name}");
         let tensor = store(&name, shape, values)?;
@@ -52,10 +46,23 @@ pub fn save_reranker_as<B: Kernels, E: From<Error>>(
         Ok::<_, E>(())
     })?;
     each_tensor(head, &names, &mut |name, shape, values| {
-        tensors.push((name, StoredTensor::Full(shape, values)));
+        of_head.push((name, StoredTensor::Full(shape, values)));
         Ok::<_, E>(())
     })?;
-    let mut files = Files::default();
+    let mut files = match &reranker.input {
+        PairInput::Template => {
+            tensors.extend(of_head);
+            Files::default()
+        }
+        PairInput::Prompt(prompt) => {
+            let prompt = serde_json::to_value(prompt).map_err(Error::invalid)?;
+            let mut files =
+                kept_score_files(&prompt, write_tensors(&of_head, &[("format", "pt")])?);
+            let settings = json!({ "do_lower_case": tokenizer.config().lower_case });
+            files.0.insert("sentence_bert_config.json".into(), format!("{settings:#}\n").into());
+            files
+        }
+    };
     files.0.extend(tokenizer_files.0.clone());
     if !files.0.contains_key("tokenizer.json") {
         files.0.insert("tokenizer.json".into(), tokenizer.to_json()?.into());
@@ -67,6 +74,35 @@ pub fn save_reranker_as<B: Kernels, E: From<Error>>(
     let weights = write_tensors(&tensors, &[("format", "pt")])?;
     files.0.insert("model.safetensors".into(), weights.into());
     Ok(files)
+}
+
+/// How a reranker is written.
+struct Form {
+    /// What stands before the names of the backbone's tensors.
+    prefix: &'static str,
+    /// The `config.json`.
+    value: Value,
+    /// Names of the head's tensors.
+    names: Names,
+}
+
+impl Form {
+    fn of<B: Kernels>(reranker: &Reranker<B>) -> Result<Self> {
+        let Reranker { head, config, input, activation, .. } = reranker;
+        if let PairInput::Prompt(_) = input {
+            let mut value = config.to_value();
+            say_activation(&mut value, *activation);
+            let (_, names) = head::of_decoder(config);
+            return Ok(Self { prefix: "", value, names });
+        }
+        let family = config.family.model_type();
+        let none = || Error::invalid(format!("{family} has no class for sequence classification"));
+        let (prefix, class) = class_of(config.family).ok_or_else(none)?;
+        let value = config_value(config, class, head.config(), *activation);
+        let of_family = head::of_family(config, &value, prefix, head.labels())?;
+        let (_, names) = of_family.ok_or_else(none)?;
+        Ok(Self { prefix, value, names })
+    }
 }
 
 /// What stands before the names of the backbone's tensors in a family's class for sequence classification, and the
@@ -100,11 +136,7 @@ fn config_value(
     let labels = || 0..head.labels;
     value["id2label"] = labels().map(|label| (label.to_string(), json!(name(label)))).collect();
     value["label2id"] = labels().map(|label| (name(label), json!(label))).collect();
-    let function = match activation {
-        ScoreActivation::Identity => "torch.nn.modules.linear.Identity",
-        ScoreActivation::Sigmoid => "torch.nn.modules.activation.Sigmoid",
-    };
-    value["sentence_transformers"] = json!({ "activation_fn": function });
+    say_activation(&mut value, activation);
     if config.family == Family::Modernbert {
         value["classifier_pooling"] =
             json!(if head.scored == Scored::Mean { "mean" } else { "cls" });
@@ -118,6 +150,15 @@ fn config_value(
         }
     }
     value
+}
+
+/// Puts the activation where sentence-transformers looks for it.
+fn say_activation(config: &mut Value, activation: ScoreActivation) {
+    let function = match activation {
+        ScoreActivation::Identity => "torch.nn.modules.linear.Identity",
+        ScoreActivation::Sigmoid => "torch.nn.modules.activation.Sigmoid",
+    };
+    config["sentence_transformers"] = json!({ "activation_fn": function });
 }
 
 /// The tokenizer's settings with the most tokens that a pair may have.

@@ -213,7 +213,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
             };
             let leaf = self.input_of(block).require_grad();
             let (y, more) = self.layer(self.replica, block, leaf.clone());
-            let grads = (y * Tensor::from_inner(gradient)).sum().backward();
+            let grads = B::owed(y, Tensor::from_inner(gradient)).backward();
             gathered.take(&grads);
             of_embeddings.push(more.and_then(|leaf| leaf.grad(&grads)));
             if let (Some(more), Some(last)) = (leaf.grad(&grads), owed.last_mut()) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::module::{AutodiffModule, Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::ops::{FloatTensor, FloatTensorOps as _};
+use burn::tensor::ops::FloatTensor;
 use burn::tensor::{ElementConversion as _, FloatDType, Shape, Tensor, TensorPrimitive};
 
 use crate::kernels::TrainingBackend;
@@ -59,6 +59,28 @@ pub fn partition<B: TrainingBackend, M: AutodiffModule<B>>(
     let mut parts = Partition(chosen, [GradientsParams::new(), GradientsParams::new()]);
     each::<B, M>(module, &mut grads, &mut parts);
     parts.1
+}
+
+/// Parts gradients by their shapes.
+pub(super) fn by_shape<B: TrainingBackend, M: AutodiffModule<B>>(
+    module: &M,
+    mut grads: GradientsParams,
+) -> Vec<GradientsParams> {
+    struct Alike(BTreeMap<Vec<usize>, GradientsParams>);
+    impl<B: TrainingBackend> Each<B> for Alike {
+        fn each<const D: usize>(
+            &mut self,
+            id: ParamId,
+            grad: Tensor<B::InnerBackend, D>,
+        ) -> Option<Tensor<B::InnerBackend, D>> {
+            let alike = self.0.entry(grad.dims().to_vec()).or_default();
+            alike.register::<B::InnerBackend, D>(id, grad);
+            None
+        }
+    }
+    let mut parts = Alike(BTreeMap::new());
+    each::<B, M>(module, &mut grads, &mut parts);
+    parts.0.into_values().collect()
 }
 
 /// Adds `other` to `grads`; in f32, whatever format `other` was computed in, and divided by the
@@ -138,8 +160,8 @@ pub fn norm<B: TrainingBackend, M: AutodiffModule<B>>(
 struct Squares<B: Backend> {
     /// Small gradients that are summed before their values.
     together: usize,
-    /// How many of a shape there are, and the sums of their squares.
-    by_shape: BTreeMap<Vec<usize>, (usize, FloatTensor<B>)>,
+    /// The small ones of a shape. They are squared one shape after the other, which fusion makes few kernels of.
+    by_shape: BTreeMap<Vec<usize>, Vec<FloatTensor<B>>>,
     /// Of all values of some `[1]`.
     sums: Vec<Tensor<B, 1>>,
 }
@@ -156,25 +178,22 @@ impl<B: TrainingBackend> Each<B> for Squares<B::InnerBackend> {
             self.sums.push(grad.clone().reshape([values]).powf_scalar(2.0).sum());
             return Some(grad);
         }
-        let mut squares = (grad.clone() * grad.clone()).into_primitive().tensor();
-        let mut count = 1;
-        if let Some((known, sum)) = self.by_shape.remove(&shape[..]) {
-            (count, squares) = (known + 1, B::InnerBackend::float_add(sum, squares));
-        }
-        if count == self.together {
-            self.sums.push(sum_of::<B::InnerBackend>(squares));
-        } else {
-            self.by_shape.insert(shape.to_vec(), (count, squares));
-        }
+        let alike = self.by_shape.entry(shape.to_vec()).or_default();
+        alike.push(grad.clone().into_primitive().tensor());
         Some(grad)
     }
 }
 
 impl<B: Backend> Squares<B> {
     fn total(self) -> f64 {
-        let rest = self.by_shape.into_values().map(|(_, squares)| sum_of::<B>(squares));
-        let sums = self.sums.into_iter().chain(rest);
-        let total = sums.reduce(|sum, more| sum + more);
+        let mut sums = self.sums;
+        for alike in self.by_shape.into_values() {
+            for some in alike.chunks(self.together) {
+                let squares = some.iter().map(|grad| B::float_mul(grad.clone(), grad.clone()));
+                sums.extend(squares.reduce(B::float_add).map(sum_of::<B>));
+            }
+        }
+        let total = sums.into_iter().reduce(|sum, more| sum + more);
         total.map_or(0.0, |total| total.into_scalar().elem::<f64>())
     }
 }
@@ -249,6 +268,27 @@ mod tests {
             Each::<B>::each(&mut squares, ParamId::new(), other);
             assert!((squares.total().sqrt() - 7.0).abs() < 1e-6, "{together}");
         }
+    }
+
+    #[test]
+    fn gradients_of_one_shape_come_together() {
+        let device = Default::default();
+        let param = |values: &[f32]| Param::from_tensor(Tensor::<B, 1>::from_data(values, &device));
+        let module = vec![
+            Two { weight: param(&[1.0, 2.0]), bias: param(&[3.0]) },
+            Two { weight: param(&[4.0, 5.0]), bias: param(&[6.0]) },
+        ];
+        let loss = module.iter().map(|two| (two.weight.val() * two.bias.val()).sum());
+        let loss = loss.reduce(|sum, more| sum + more).unwrap();
+        let grads = GradientsParams::from_grads(loss.backward(), &module);
+        let parts = by_shape::<B, _>(&module, grads);
+        let [one, two] = [&parts[0], &parts[1]];
+        assert_eq!([parts.len(), one.len(), two.len()], [2; 3]);
+        let of = |grads: &GradientsParams, id| {
+            grads.get::<Flex, 1>(id).unwrap().into_data().to_vec::<f32>().unwrap()
+        };
+        assert_eq!([of(one, module[0].bias.id), of(one, module[1].bias.id)], [[3.0], [9.0]]);
+        assert_eq!(of(two, module[1].weight.id), [6.0, 6.0]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use burn::record::{BinBytesRecorder, FullPrecisionSettings, Record, Recorder};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
-use super::gradients::partition;
+use super::gradients::{by_shape, partition};
 use super::settings::OptimizerKind;
 use super::train_model::{TrainModel, parameters};
 use crate::{Error, Result};
@@ -155,10 +155,14 @@ impl<B: TrainingBackend> Optimizer<B> {
             .map(|param| param.id)
             .collect();
         let parts = partition::<B, _>(&model, gradients, |id| !undecayed.contains(&id));
-        self.groups
-            .iter_mut()
-            .zip(parts)
-            .fold(model, |model, (group, gradients)| group.step(lr, model, gradients))
+        self.groups.iter_mut().zip(parts).fold(model, |model, (group, gradients)| {
+            // One shape after the other: a device's fusion then makes one kernel of the steps of several parameters.
+            let parts = match B::HOST {
+                true => vec![gradients],
+                false => by_shape::<B, _>(&model, gradients),
+            };
+            parts.into_iter().fold(model, |model, gradients| group.step(lr, model, gradients))
+        })
     }
 
     /// The state of the group that decays and of the one that does not.

@@ -100,7 +100,7 @@ pub fn quantize<B: Kernels>(
     Ok(QuantizedModel { files, lines: lines.0 })
 }
 
-/// Rounds a cross-encoder with full weights to the nearest; its head stays as it is.
+/// Rounds a cross-encoder with full weights, or a decoder that ranks, to the nearest; its head stays as it is.
 ///
 /// # Errors
 /// As [`quantize`], and as [`save_reranker_as`].

@@ -1,10 +1,12 @@
-//! How a decoder ranks, as sentence-transformers 6 saves it: by the logits of tokens (`LogitScore`) behind a chat template.
+//! How a decoder ranks, as sentence-transformers 6 saves it: by the logits of tokens (`LogitScore`) behind a chat template;
+//! and as Kiln does: by a direction of its own in f32 (`kiln.LogitScore`), since rows of a table that is quantized are
+//! rounded, behind a prompt that needs no template to be rendered.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::calls::{Calls, read_calls};
-use super::read::{LOGIT_SCORE, bad, inside, read_json, read_modules};
-use crate::folder::{Folder, read_text, stays_inside};
+use super::read::{LOGIT_SCORE, ModuleEntry, bad, inside, read_json, read_modules};
+use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::{Error, Result};
 
 const SETTINGS: &str = "sentence_bert_config.json";
@@ -37,10 +39,7 @@ pub(crate) struct LogitScore {
 /// # Errors
 /// Files that are missing, cannot be read or contradict each other; settings that are not supported.
 pub(crate) fn read_logit_score(folder: &dyn Folder) -> Result<Option<LogitScore>> {
-    let modules = read_modules(folder)?.unwrap_or_default();
-    let Some(module) = modules.iter().find(|module| module.kind == LOGIT_SCORE) else {
-        return Ok(None);
-    };
+    let Some(module) = logit_module(folder)? else { return Ok(None) };
     let read = |file: &str| Ok::<_, Error>(read_json(folder, file)?.unwrap_or_default());
     let file = inside(&module.path, "config.json");
     let config = read(&file)?;
@@ -81,6 +80,52 @@ pub(crate) fn read_logit_score(folder: &dyn Folder) -> Result<Option<LogitScore>
     let tokens = tokens.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect();
     let Calls { options, max_length, .. } = calls;
     Ok(Some(LogitScore { token, other, template, structured, options, tokens, max_length }))
+}
+
+/// How a decoder ranks that Kiln wrote.
+pub(crate) struct KeptScore {
+    /// Where that is said, for error messages.
+    pub file: String,
+    /// Path of the file with the score's direction, without its ending.
+    pub stem: String,
+    /// The prompt.
+    pub prompt: Value,
+}
+
+/// How a decoder ranks that Kiln wrote; `None` for all others.
+///
+/// # Errors
+/// Files that cannot be read.
+pub(crate) fn read_kept_score(folder: &dyn Folder) -> Result<Option<KeptScore>> {
+    let Some(module) = logit_module(folder)? else { return Ok(None) };
+    let file = inside(&module.path, "config.json");
+    let config = read_json(folder, &file)?.unwrap_or_default();
+    Ok(config.get("kiln").map(|kept| KeptScore {
+        file: folder.file_label(&file),
+        stem: inside(&module.path, "model"),
+        prompt: kept["prompt"].clone(),
+    }))
+}
+
+/// The files that [`read_kept_score`] reads; `direction` is a safetensors file.
+pub(crate) fn kept_score_files(prompt: &Value, direction: Vec<u8>) -> Files {
+    const PATH: &str = "1_LogitScore";
+    let transformer = "sentence_transformers.models.Transformer";
+    let modules = json!([
+        {"idx": 0, "name": "0", "path": "", "type": transformer},
+        {"idx": 1, "name": "1", "path": PATH, "type": format!("kiln.{LOGIT_SCORE}")},
+    ]);
+    let config = json!({"kiln": {"prompt": prompt}});
+    let mut files = Files::default();
+    files.0.insert("modules.json".into(), format!("{modules:#}\n").into());
+    files.0.insert(inside(PATH, "config.json"), format!("{config:#}\n").into());
+    files.0.insert(inside(PATH, "model.safetensors"), direction.into());
+    files
+}
+
+fn logit_module(folder: &dyn Folder) -> Result<Option<ModuleEntry>> {
+    let modules = read_modules(folder)?.unwrap_or_default();
+    Ok(modules.into_iter().find(|module| module.kind == LOGIT_SCORE))
 }
 
 /// The chat template of a name, or the one that is used by itself: a file, or in the tokenizer's settings. What is no

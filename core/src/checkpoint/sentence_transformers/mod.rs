@@ -14,7 +14,9 @@ use crate::folder::Files;
 use crate::model::families::Names;
 use crate::pooling::PoolingConfig;
 
-pub(crate) use logit_score::{LogitScore, read_logit_score};
+pub(crate) use logit_score::{
+    KeptScore, LogitScore, kept_score_files, read_kept_score, read_logit_score,
+};
 pub use read::{
     LoadOptions, TRANSFORMER_CONFIGS, is_reranker, load, load_pooling, load_tokenizer,
     read_embedder_config,

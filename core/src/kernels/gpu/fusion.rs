@@ -3,7 +3,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-#[cfg(feature = "autodiff")]
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Bool, DType, FloatDType, Int, Shape, Tensor, TensorPrimitive};
 use burn_fusion::stream::{Operation, OperationStreams};
@@ -12,7 +11,9 @@ use burn_ir::{CustomOpIr, HandleContainer, OperationIr, OperationOutput, TensorI
 
 #[cfg(feature = "autodiff")]
 use crate::kernels::{Block, BlockGradients, BlockOf, Tape, on_device};
-use crate::kernels::{DropoutMask, Heads, Kernels, Norm, Packing, RotaryTables, Seen, plain};
+use crate::kernels::{
+    DropoutMask, Heads, Kernels, Norm, Packing, Place, RotaryTables, Seen, plain,
+};
 use crate::quant::PackedLayout;
 
 /// The fusion backend's handle of a tensor.
@@ -95,13 +96,16 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         x: Tensor<Self, 2>,
         gradient: Tensor<Self, 2>,
         norm: &Norm<Lazy<B>>,
+        more: Option<Tensor<Self, 2>>,
     ) -> Tensor<Self, 2> {
-        let (shape, like) = (x.shape(), Like::of(norm));
-        let inputs = vec![lazy(x), lazy(gradient), norm.gamma.clone()];
+        let (shape, like, adds) = (x.shape(), Like::of(norm), more.is_some());
+        let inputs = [lazy(x), lazy(gradient), norm.gamma.clone()].into_iter();
+        let inputs = inputs.chain(more.map(lazy)).collect();
         opaque::<B, 2>("norm_rows_gradient", inputs, (shape, DType::F32), move |inputs| {
             let (x, gradient) = (inputs.float(), inputs.float());
             let norm = like.norm(inputs.primitive(), None);
-            B::norm_rows_gradient(x, gradient, &norm).into_primitive()
+            let more = adds.then(|| inputs.float());
+            B::norm_rows_gradient(x, gradient, &norm, more).into_primitive()
         })
     }
 
@@ -139,21 +143,84 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         })
     }
 
+    fn split_sides(
+        x: Tensor<Self, 2>,
+        shape @ [batch, seq]: [usize; 2],
+        heads: Heads,
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> [Tensor<Self, 4>; 3] {
+        let rotates = angles.is_some();
+        let inputs = [lazy(x)].into_iter().chain(angles.map(tables).into_iter().flatten());
+        let to: [(Shape, DType); 3] = [heads.queries, heads.keys, heads.keys]
+            .map(|count| (Shape::from([batch, count, seq, heads.width]), dtype.into()));
+        let sides = several::<B>("split_sides", inputs.collect(), Vec::from(to), move |inputs| {
+            let x = inputs.float();
+            let angles = rotates.then(|| (inputs.float(), inputs.float()));
+            let sides = B::split_sides(x, shape, heads, angles.as_ref(), dtype);
+            Vec::from(sides.map(|side| side.into_primitive().tensor()))
+        });
+        sides.outputs::<3>().map(float::<B, 4>)
+    }
+
+    fn join_sides(
+        sides: [Tensor<Self, 4>; 3],
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        let [[batch, queries, seq, width], [_, keys, _, _]] = [sides[0].dims(), sides[1].dims()];
+        let rotates = angles.is_some();
+        let inputs = sides.map(lazy).into_iter();
+        let inputs = inputs.chain(angles.map(tables).into_iter().flatten()).collect();
+        let shape = Shape::from([batch * seq, (queries + 2 * keys) * width]);
+        opaque::<B, 2>("join_sides", inputs, (shape, dtype.into()), move |inputs| {
+            let sides = [inputs.float(), inputs.float(), inputs.float()];
+            let angles = rotates.then(|| (inputs.float(), inputs.float()));
+            B::join_sides(sides, angles.as_ref(), dtype).into_primitive()
+        })
+    }
+
+    fn placed(
+        parts: Vec<Tensor<Self, 2>>,
+        places: &[Place],
+        shape: [usize; 2],
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        let (count, places) = (parts.len(), places.to_vec());
+        let inputs = parts.into_iter().map(lazy).collect();
+        let to = (Shape::from(shape), dtype.into());
+        opaque::<B, 2>("placed", inputs, to, move |inputs| {
+            let parts = (0..count).map(|_| inputs.float()).collect();
+            B::placed(parts, &places, shape, dtype).into_primitive()
+        })
+    }
+
+    fn taken(x: Tensor<Self, 2>, places: &[Place]) -> Vec<Tensor<Self, 2>> {
+        let to = places.iter().map(|place| (Shape::from(place.extent), DType::F32)).collect();
+        let places = places.to_vec();
+        let parts = several::<B>("taken", vec![lazy(x)], to, move |inputs| {
+            let parts = B::taken(inputs.float(), &places).into_iter();
+            parts.map(|part| part.into_primitive().tensor()).collect()
+        });
+        parts.into_iter().map(float::<B, 2>).collect()
+    }
+
     fn attention_weights(
         scores: Tensor<Self, 4>,
         scale: f32,
         bias: Option<Tensor<Self, 4>>,
         mask: Option<Tensor<Self, 4, Bool>>,
+        dtype: FloatDType,
     ) -> Tensor<Self, 4> {
-        let shape = scores.shape();
+        let to = (scores.shape(), dtype.into());
         let (biased, masked) = (bias.is_some(), mask.is_some());
         let mask = mask.map(Tensor::into_primitive);
         let inputs = [lazy(scores)].into_iter().chain(bias.map(lazy)).chain(mask).collect();
-        opaque::<B, 4>("attention_weights", inputs, (shape, DType::F32), move |inputs| {
+        opaque::<B, 4>("attention_weights", inputs, to, move |inputs| {
             let scores = inputs.float();
             let bias = biased.then(|| inputs.float());
             let mask = masked.then(|| inputs.bool());
-            B::attention_weights(scores, scale, bias, mask).into_primitive()
+            B::attention_weights(scores, scale, bias, mask, dtype).into_primitive()
         })
     }
 
@@ -219,6 +286,10 @@ fn lazy<B: FusionBackend, const D: usize>(x: Tensor<Fusion<B>, D>) -> Lazy<B> {
     x.into_primitive().tensor()
 }
 
+fn float<B: FusionBackend, const D: usize>(x: Lazy<B>) -> Tensor<Fusion<B>, D> {
+    Tensor::from_primitive(TensorPrimitive::Float(x))
+}
+
 fn tables<B: FusionBackend>((cos, sin): &RotaryTables<Fusion<B>>) -> [Lazy<B>; 2] {
     [cos, sin].map(|table| lazy(table.clone()))
 }
@@ -245,17 +316,28 @@ impl Like {
 fn opaque<B: FusionBackend + Kernels, const D: usize>(
     name: &'static str,
     inputs: Vec<Lazy<B>>,
-    (shape, dtype): (Shape, DType),
+    to: (Shape, DType),
     run: impl Fn(&mut Inputs<'_, B>) -> TensorPrimitive<B> + Send + Sync + 'static,
 ) -> Tensor<Fusion<B>, D> {
+    let y = several::<B>(name, inputs, vec![to], move |inputs| vec![run(inputs).tensor()]);
+    float::<B, D>(y.output())
+}
+
+/// As [`opaque`], with several outputs.
+fn several<B: FusionBackend + Kernels>(
+    name: &'static str,
+    inputs: Vec<Lazy<B>>,
+    to: Vec<(Shape, DType)>,
+    run: impl Fn(&mut Inputs<'_, B>) -> Vec<FloatTensor<B>> + Send + Sync + 'static,
+) -> Vec<Lazy<B>> {
     let client = inputs[0].client.clone();
-    let y = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
+    let output = |(shape, dtype)| TensorIr::uninit(client.create_empty_handle(), shape, dtype);
+    let outputs: Vec<TensorIr> = to.into_iter().map(output).collect();
     let streams = OperationStreams::with_inputs(&inputs);
     let inputs: Vec<TensorIr> = inputs.into_iter().map(FusionTensor::into_ir).collect();
-    let ir = CustomOpIr::new(name, &inputs, &[y]);
+    let ir = CustomOpIr::new(name, &inputs, &outputs);
     let operation = Opaque { ir: ir.clone(), run, backend: PhantomData::<fn() -> B> };
-    let y = client.register(streams, OperationIr::Custom(ir), operation).output();
-    Tensor::from_primitive(TensorPrimitive::Float(y))
+    client.register(streams, OperationIr::Custom(ir), operation)
 }
 
 struct Opaque<B, F> {
@@ -273,11 +355,13 @@ impl<B, F> fmt::Debug for Opaque<B, F> {
 impl<B, F> Operation<B::FusionRuntime> for Opaque<B, F>
 where
     B: FusionBackend + Kernels,
-    F: Fn(&mut Inputs<'_, B>) -> TensorPrimitive<B> + Send + Sync,
+    F: Fn(&mut Inputs<'_, B>) -> Vec<FloatTensor<B>> + Send + Sync,
 {
     fn execute(&self, handles: &mut Handles<B>) {
-        let y = (self.run)(&mut Inputs { all: &self.ir.inputs, next: 0, handles }).tensor();
-        handles.register_float_tensor::<B>(&self.ir.outputs[0].id, y);
+        let made = (self.run)(&mut Inputs { all: &self.ir.inputs, next: 0, handles });
+        for (output, tensor) in self.ir.outputs.iter().zip(made) {
+            handles.register_float_tensor::<B>(&output.id, tensor);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod dropout;
 mod fusion;
 mod heads;
 mod norm;
+mod parts;
 mod product;
 mod rows;
 mod softmax;
@@ -24,17 +25,18 @@ use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElemen
 
 #[cfg(feature = "autodiff")]
 use super::{Block, BlockGradients, BlockOf, Tape, on_device};
-use super::{DropoutMask, Heads, Kernels, Norm, Packing, RotaryTables, Seen, plain};
+use super::{DropoutMask, Heads, Kernels, Norm, Packing, Place, RotaryTables, Seen, plain};
 use crate::quant::PackedLayout;
 
 /// What this crate's kernels are compiled of. cubecl names a compiled kernel by its types and constants and not by its
 /// body: whoever keeps compiled kernels between versions has to tell these apart.
-pub(super) const SOURCES: [&str; 8] = [
+pub(super) const SOURCES: [&str; 9] = [
     include_str!("activation.rs"),
     include_str!("attention.rs"),
     include_str!("dropout.rs"),
     include_str!("heads.rs"),
     include_str!("norm.rs"),
+    include_str!("parts.rs"),
     include_str!("product.rs"),
     include_str!("rows.rs"),
     include_str!("softmax.rs"),
@@ -138,15 +140,17 @@ where
         norm: &Norm<FloatTensor<Self>>,
         dtype: FloatDType,
     ) -> Tensor<Self, 2> {
-        float(norm::rows(primitive(x), None, norm, dtype.into()))
+        float(norm::rows(primitive(x), None, None, norm, dtype.into()))
     }
 
     fn norm_rows_gradient(
         x: Tensor<Self, 2>,
         gradient: Tensor<Self, 2>,
         norm: &Norm<FloatTensor<Self>>,
+        more: Option<Tensor<Self, 2>>,
     ) -> Tensor<Self, 2> {
-        float(norm::rows(primitive(x), Some(primitive(gradient)), norm, DType::F32))
+        let (gradient, more) = (Some(primitive(gradient)), more.map(primitive));
+        float(norm::rows(primitive(x), gradient, more, norm, DType::F32))
     }
 
     fn split_heads(
@@ -167,14 +171,54 @@ where
         float(heads::join(primitive(x), angles.map(tables), dtype.into()))
     }
 
+    fn split_sides(
+        x: Tensor<Self, 2>,
+        shape: [usize; 2],
+        heads: Heads,
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> [Tensor<Self, 4>; 3] {
+        let angles = angles.map(tables);
+        heads::split_sides(primitive(x), shape, heads, angles, dtype.into()).map(float)
+    }
+
+    fn join_sides(
+        sides: [Tensor<Self, 4>; 3],
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        float(heads::join_sides(sides.map(primitive), angles.map(tables), dtype.into()))
+    }
+
+    fn placed(
+        parts: Vec<Tensor<Self, 2>>,
+        places: &[Place],
+        shape: [usize; 2],
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        if parts.len() > parts::MOST {
+            return plain::placed(parts, places, shape).cast(dtype);
+        }
+        let parts = parts.into_iter().map(primitive).collect();
+        float(parts::placed(parts, places, shape, dtype.into()))
+    }
+
+    fn taken(x: Tensor<Self, 2>, places: &[Place]) -> Vec<Tensor<Self, 2>> {
+        if places.len() > parts::MOST {
+            return plain::taken(&x, places);
+        }
+        parts::taken(primitive(x), places).into_iter().map(float).collect()
+    }
+
     fn attention_weights(
         scores: Tensor<Self, 4>,
         scale: f32,
         bias: Option<Tensor<Self, 4>>,
         mask: Option<Tensor<Self, 4, Bool>>,
+        dtype: FloatDType,
     ) -> Tensor<Self, 4> {
-        let mask = mask.map(Tensor::into_primitive);
-        float(softmax::weights(primitive(scores), scale, bias.map(primitive), mask))
+        let (bias, mask) = (bias.map(primitive), mask.map(Tensor::into_primitive));
+        float(softmax::weights(primitive(scores), scale, bias, mask, dtype.into()))
     }
 
     fn attention_scores_gradient(

@@ -155,11 +155,12 @@ pub(super) fn rms<R: CubeRuntime>(
     y
 }
 
-/// One workgroup per row: a norm of rows in any numbers, and with `backward` its gradient.
+/// One workgroup per row: a norm of rows in any numbers, or from its gradient that of the rows, plus `more`.
 #[cube(launch)]
 fn norm_of_rows<F: Float, G: Float>(
     x: &Array<F>,
     gradient: &ComptimeOption<Array<f32>>,
+    more: &ComptimeOption<Array<f32>>,
     gamma: &Array<f32>,
     beta: &ComptimeOption<Array<f32>>,
     y: &mut Array<G>,
@@ -228,7 +229,11 @@ fn norm_of_rows<F: Float, G: Float>(
             for i in range_stepped(unit, width, UNITS) {
                 let own = (f32::cast_from(x[row * width + i]) - mean) * scale;
                 let of_unit = gradient[row * width + i] * gamma[i];
-                let value = (of_unit - own * along / values - total / values) * scale;
+                let mut value = (of_unit - own * along / values - total / values) * scale;
+                #[comptime]
+                if let ComptimeOption::Some(more) = more {
+                    value += more[row * width + i];
+                }
                 y[row * width + i] = G::cast_from(value);
             }
         } else {
@@ -246,10 +251,11 @@ fn norm_of_rows<F: Float, G: Float>(
 }
 
 /// See [`Kernels::norm_rows`](super::Kernels::norm_rows), and with a gradient
-/// [`Kernels::norm_rows_gradient`](super::Kernels::norm_rows_gradient).
+/// [`Kernels::norm_rows_gradient`](super::Kernels::norm_rows_gradient), which alone adds `more`.
 pub(super) fn rows<R: CubeRuntime>(
     x: CubeTensor<R>,
     gradient: Option<CubeTensor<R>>,
+    more: Option<CubeTensor<R>>,
     norm: &Norm<CubeTensor<R>>,
     dtype: DType,
 ) -> CubeTensor<R> {
@@ -265,6 +271,7 @@ pub(super) fn rows<R: CubeRuntime>(
         CubeDim::new_1d(UNITS as u32),
         x.into_array_arg(),
         gradient.map(into_contiguous).map(CubeTensor::into_array_arg).into(),
+        more.map(into_contiguous).map(CubeTensor::into_array_arg).into(),
         into_contiguous(norm.gamma.clone()).into_array_arg(),
         beta.map(CubeTensor::into_array_arg).into(),
         y.clone().into_array_arg(),

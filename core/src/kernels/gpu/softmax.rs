@@ -11,13 +11,37 @@ use super::norm::{COUNT, UNITS, workgroups};
 /// are no infinities.
 const HIDDEN: f32 = -1e30;
 
-/// `softmax(scale * scores + bias)` over the last dimension of `[texts, heads, queries, keys]`.
-#[cube(launch)]
-fn weights_of_rows<F: Float, M: Int>(
+/// A score as it is weighed.
+#[cube]
+fn scaled<F: Float, M: Int>(
     scores: &Array<F>,
     bias: &ComptimeOption<Array<f32>>,
     mask: &ComptimeOption<Array<M>>,
-    weights: &mut Array<f32>,
+    at: usize,
+    at_bias: usize,
+    at_mask: usize,
+    scale: f32,
+) -> f32 {
+    let mut score = f32::cast_from(scores[at]) * scale;
+    #[comptime]
+    if let ComptimeOption::Some(bias) = bias {
+        score += bias[at_bias];
+    }
+    #[comptime]
+    if let ComptimeOption::Some(mask) = mask {
+        let hidden = mask[at_mask] != M::from_int(0);
+        score += select(hidden, f32::new(comptime!(HIDDEN)), f32::new(0.0));
+    }
+    score
+}
+
+/// `softmax(scale * scores + bias)` over the last dimension of `[texts, heads, queries, keys]`.
+#[cube(launch)]
+fn weights_of_rows<F: Float, M: Int, G: Float>(
+    scores: &Array<F>,
+    bias: &ComptimeOption<Array<f32>>,
+    mask: &ComptimeOption<Array<M>>,
+    weights: &mut Array<G>,
     rows: usize,
     heads: usize,
     queries: usize,
@@ -25,6 +49,7 @@ fn weights_of_rows<F: Float, M: Int>(
     scale: f32,
     #[define(F)] _in: StorageType,
     #[define(M)] _flags: StorageType,
+    #[define(G)] _out: StorageType,
 ) {
     let row = CUBE_POS_Y as usize * COUNT + CUBE_POS_X as usize;
     let unit = UNIT_POS as usize;
@@ -32,21 +57,13 @@ fn weights_of_rows<F: Float, M: Int>(
     let mut sums = SharedMemory::<f32>::new(UNITS);
     // The same for all invocations of a workgroup.
     if row < rows {
+        let first = row * keys;
         let of_bias = row % (heads * queries) * keys;
         let of_mask = (row / (heads * queries) * queries + row % queries) * keys;
         let mut most = f32::new(-1.0e38);
         for key in range_stepped(unit, keys, UNITS) {
-            let mut score = f32::cast_from(scores[row * keys + key]) * scale;
-            #[comptime]
-            if let ComptimeOption::Some(bias) = bias {
-                score += bias[of_bias + key];
-            }
-            #[comptime]
-            if let ComptimeOption::Some(mask) = mask {
-                let hidden = mask[of_mask + key] != M::from_int(0);
-                score += select(hidden, f32::new(comptime!(HIDDEN)), f32::new(0.0));
-            }
-            weights[row * keys + key] = score;
+            let (at, at_bias, at_mask) = (first + key, of_bias + key, of_mask + key);
+            let score = scaled(scores, bias, mask, at, at_bias, at_mask, scale);
             most = select(score > most, score, most);
         }
         largest[unit] = most;
@@ -56,9 +73,9 @@ fn weights_of_rows<F: Float, M: Int>(
         }
         let mut sum = 0.0f32;
         for key in range_stepped(unit, keys, UNITS) {
-            let weight = (weights[row * keys + key] - most).exp();
-            weights[row * keys + key] = weight;
-            sum += weight;
+            let (at, at_bias, at_mask) = (first + key, of_bias + key, of_mask + key);
+            let score = scaled(scores, bias, mask, at, at_bias, at_mask, scale);
+            sum += (score - most).exp();
         }
         sums[unit] = sum;
         sync_cube();
@@ -67,7 +84,9 @@ fn weights_of_rows<F: Float, M: Int>(
             total += sums[i];
         }
         for key in range_stepped(unit, keys, UNITS) {
-            weights[row * keys + key] = weights[row * keys + key] / total;
+            let (at, at_bias, at_mask) = (first + key, of_bias + key, of_mask + key);
+            let score = scaled(scores, bias, mask, at, at_bias, at_mask, scale);
+            weights[at] = G::cast_from((score - most).exp() / total);
         }
     }
 }
@@ -78,12 +97,13 @@ pub(super) fn weights<R: CubeRuntime>(
     scale: f32,
     bias: Option<CubeTensor<R>>,
     mask: Option<CubeTensor<R>>,
+    dtype: DType,
 ) -> CubeTensor<R> {
     let scores = into_contiguous(scores);
     let shape = scores.meta.shape().clone();
     let (texts, heads, queries, keys) = (shape[0], shape[1], shape[2], shape[3]);
-    let weights = new_tensor_of(&scores, shape, DType::F32);
-    let (client, dtype, rows) = (scores.client.clone(), scores.dtype, texts * heads * queries);
+    let weights = new_tensor_of(&scores, shape, dtype);
+    let (client, of_scores, rows) = (scores.client.clone(), scores.dtype, texts * heads * queries);
     let [bias, mask] = [bias, mask].map(|tensor| tensor.map(into_contiguous));
     let of_mask = mask.as_ref().map_or(DType::U32, |mask| mask.dtype);
     weights_of_rows::launch::<R>(
@@ -99,8 +119,9 @@ pub(super) fn weights<R: CubeRuntime>(
         queries,
         keys,
         scale,
-        dtype.into(),
+        of_scores.into(),
         of_mask.into(),
+        dtype.into(),
     );
     weights
 }

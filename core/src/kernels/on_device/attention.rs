@@ -76,7 +76,7 @@ impl<'a, B: Kernels> Attended<'a, B> {
     pub(super) fn forward(&self) -> Tensor<B, 2> {
         let [_, heads, _, width] = self.query.dims();
         let [context] = self.by_tile(|tile| {
-            let weights = self.precision.factor(self.weights(tile));
+            let weights = self.weights(tile, self.precision.dtype());
             let value = texts(&self.value, tile);
             let context = self.grouped(weights).matmul(value);
             [context.reshape([tile.texts.len(), heads, tile.queries.len(), width])]
@@ -101,7 +101,7 @@ impl<'a, B: Kernels> Attended<'a, B> {
         let [of_query] = self.by_tile(|tile| {
             let [texts_at_once, queries] = [tile.texts.len(), tile.queries.len()];
             let by_query = [texts_at_once, heads, queries, seq];
-            let weights = self.weights(tile);
+            let weights = self.weights(tile, FloatDType::F32);
             let own = self.grouped(part(&gradient, tile));
             let (key, value) = (texts(&self.key, tile), texts(&self.value, tile));
             let of_value = self
@@ -171,8 +171,8 @@ impl<'a, B: Kernels> Attended<'a, B> {
         all.map(|tiles| joined(tiles, 0))
     }
 
-    /// The weights of attention `[texts, heads, queries, seq]`, f32.
-    fn weights(&self, tile: &Tile) -> Tensor<B, 4> {
+    /// The weights of attention `[texts, heads, queries, seq]`.
+    fn weights(&self, tile: &Tile, dtype: FloatDType) -> Tensor<B, 4> {
         let [_, heads, seq, _] = self.query.dims();
         let query = self.grouped(part(&self.query, tile));
         let scores = query.matmul(texts(&self.key, tile).swap_dims(2, 3));
@@ -183,7 +183,7 @@ impl<'a, B: Kernels> Attended<'a, B> {
             let mask = mask.clone().narrow(0, tile.texts.start, tile.texts.len());
             mask.narrow(2, first, count)
         });
-        B::attention_weights(scores.reshape(shape), self.scale(), bias, mask)
+        B::attention_weights(scores.reshape(shape), self.scale(), bias, mask, dtype)
     }
 
     /// Factor of the scores.
@@ -201,9 +201,9 @@ impl<'a, B: Kernels> Attended<'a, B> {
 }
 
 /// From the gradient of a side as attention takes it to that of what the projection gave `[rows, heads width]`, in the
-/// numbers given, and those of the norm of its heads.
+/// numbers given, and those of the norm of its heads. `projected` is what it gave.
 pub(super) fn side_backward<B: Kernels>(
-    (sides, side): (&Sides<B>, usize),
+    (projected, side): (&Tensor<B, 2>, usize),
     gradient: Tensor<B, 4>,
     block: &BlockOf<B>,
     angles: Option<&RotaryTables<B>>,
@@ -211,17 +211,15 @@ pub(super) fn side_backward<B: Kernels>(
     dtype: FloatDType,
 ) -> (Tensor<B, 2>, Option<OfNorm<B>>) {
     let angles = angles.filter(|_| side < 2);
-    let (Sides::Projected(projected), Some(norm), Some(wanted)) =
-        (sides, block.head_norms.get(side), wanted)
-    else {
+    let (Some(norm), Some(wanted)) = (block.head_norms.get(side), wanted) else {
         return (B::join_heads(gradient, angles, dtype), None);
     };
     let gradient = B::join_heads(gradient, angles, FloatDType::F32);
     let shape @ [rows, width] = gradient.dims();
     let heads = rows * width / block.heads.width;
     let by_head = |x: Tensor<B, 2>| x.reshape([heads, block.heads.width]);
-    let input = by_head(projected[side].clone());
-    let (gradient, of_norm) = norm::backward(&input, by_head(gradient), norm, wanted);
+    let input = by_head(projected.clone());
+    let (gradient, of_norm) = norm::backward(&input, by_head(gradient), norm, wanted, None);
     (gradient.reshape(shape).cast(dtype), Some(of_norm))
 }
 

@@ -6,7 +6,7 @@ use burn::tensor::ops::FloatTensor;
 use super::attention::{Attended, side_backward};
 use super::forward::before;
 use super::projection::Rows;
-use super::{BranchTape, feed_forward, norm, primitive, tensor};
+use super::{BranchTape, Sides, feed_forward, norm, primitive, tensor};
 use crate::kernels::{Block, BlockGradients, BlockOf, Branch, Kernels, Tape};
 
 /// Gradients of a branch's norms.
@@ -59,20 +59,27 @@ fn run<B: Kernels>(
     let (of_sides, score_bias) = attended.backward(&of_context, wanted.score_bias == Some(true));
     drop((attended, of_context));
     let mut head_norms = Vec::new();
-    let mut of_qkv = Vec::new();
     let dtype = precision.of_outputs(&wanted.qkv);
-    for (side, gradient) in of_sides.into_iter().enumerate() {
-        let wanted = wanted.head_norms.get(side);
-        let (gradient, of_norm) =
-            side_backward((&tape.sides, side), gradient, block, angles, wanted, dtype);
-        of_qkv.push(gradient);
-        head_norms.extend(of_norm);
-    }
+    let of_qkv = match &tape.sides {
+        Sides::Attended(_) => B::join_sides(of_sides, angles, dtype),
+        Sides::Projected(projected) => {
+            let mut parts = Vec::new();
+            for (side, gradient) in of_sides.into_iter().enumerate() {
+                let wanted = wanted.head_norms.get(side);
+                let projected = &projected[side];
+                let (gradient, of_norm) =
+                    side_backward((projected, side), gradient, block, angles, wanted, dtype);
+                parts.push(gradient);
+                head_norms.extend(of_norm);
+            }
+            Tensor::cat(parts, 1)
+        }
+    };
     let x = &tape.attention.input;
     let (of_input, qkv) = Rows::<B>::new(&block.qkv, precision).backward(
         &before(x, &block.attention, block),
         &tape.qkv,
-        Tensor::cat(of_qkv, 1),
+        of_qkv,
         &wanted.qkv,
         0,
     );
@@ -105,13 +112,13 @@ fn split<B: Kernels>(
 ) -> (Tensor<B, 2>, Tensor<B, 2>, OfBranch<B>) {
     let mut norms = OfBranch::<B> { before: None, inside: None, after: None };
     if let (Some(input), Some(norm), Some(wanted)) = (&tape.after, &branch.after, &wanted.after) {
-        let (of_sum, of_norm) = norm::backward(input, gradient, norm, wanted);
+        let (of_sum, of_norm) = norm::backward(input, gradient, norm, wanted, None);
         (gradient, norms.after) = (of_sum, Some(of_norm));
     }
     let mut of_branch = gradient.clone();
     if let (Some(input), Some(norm), Some(wanted)) = (&tape.inside, &branch.inside, &wanted.inside)
     {
-        let (of_output, of_norm) = norm::backward(input, of_branch, norm, wanted);
+        let (of_output, of_norm) = norm::backward(input, of_branch, norm, wanted, None);
         (of_branch, norms.inside) = (of_output, Some(of_norm));
     }
     (gradient, of_branch, norms)
@@ -120,15 +127,16 @@ fn split<B: Kernels>(
 /// From the gradients of the residual stream and of a branch's input to that of the block's part.
 fn unite<B: Kernels>(
     stream: Tensor<B, 2>,
-    mut of_input: Tensor<B, 2>,
+    of_input: Tensor<B, 2>,
     input: &Tensor<B, 2>,
     branch: &Branch<FloatTensor<B>>,
     wanted: &Branch<bool>,
     mut norms: OfBranch<B>,
 ) -> (Tensor<B, 2>, OfBranch<B>) {
-    if let (Some(norm), Some(wanted)) = (&branch.before, &wanted.before) {
-        let (of_x, of_norm) = norm::backward(input, of_input, norm, wanted);
-        (of_input, norms.before) = (of_x, Some(of_norm));
-    }
-    (stream + of_input, norms)
+    let (Some(norm), Some(wanted)) = (&branch.before, &wanted.before) else {
+        return (stream + of_input, norms);
+    };
+    let (of_x, of_norm) = norm::backward(input, of_input, norm, wanted, Some(stream));
+    norms.before = Some(of_norm);
+    (of_x, norms)
 }

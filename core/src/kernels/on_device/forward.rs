@@ -51,12 +51,23 @@ fn run<B: Kernels>(
     drop(input);
     let (queries, keys) =
         (block.heads.queries * block.heads.width, block.heads.keys * block.heads.width);
-    let sides = [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
-        .map(|range| qkv.columns(range));
+    let normless = block.head_norms.is_empty();
+    let long = !trains && seq > LONGEST_HELD && normless && block.score_bias.is_some();
+    let at_once = normless && !long && qkv.is_whole();
+    let projected = match at_once {
+        true => {
+            let (heads, dtype) = (block.heads, precision.dtype());
+            Sides::Attended(B::split_sides(qkv.all(), shape, heads, seen.angles, dtype))
+        }
+        false => {
+            let ranges = [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys];
+            Sides::Projected(ranges.map(|range| qkv.columns(range)))
+        }
+    };
     let qkv = qkv.into_lows();
-    let (sides, context) = match &block.score_bias {
+    let (sides, context) = match (&block.score_bias, projected) {
         // The bias for each pair of a long text's tokens, which gradients need, is as large as all of its scores.
-        Some(bias) if !trains && seq > LONGEST_HELD && block.head_norms.is_empty() => {
+        (Some(bias), Sides::Projected(sides)) if long => {
             let bias = tensor::<B, 2>(bias);
             let seen = Seen { bias: Some(&bias), ..seen };
             let all = whole(Tensor::cat(sides.to_vec(), 1));
@@ -65,10 +76,9 @@ fn run<B: Kernels>(
             let context = precision.factor(context.reshape([batch * seq, queries]));
             (Sides::Projected(sides), context)
         }
-        _ => {
-            let projected = Sides::Projected(sides);
+        (_, projected) => {
             let attended = Attended::new(&projected, shape, block, seen.angles, seen.mask);
-            let sides = match block.head_norms.is_empty() {
+            let sides = match normless {
                 true => {
                     drop(projected);
                     Sides::Attended(attended.sides())

@@ -28,7 +28,7 @@ use std::ops::Range;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Bool, FloatDType, Tensor, TensorPrimitive};
 
-use super::{Kernels, MatmulPrecision, Projection, RotaryTables};
+use super::{Kernels, MatmulPrecision, Place, Projection, RotaryTables};
 
 /// What the forward pass keeps. Rows are tokens, padding included.
 struct Tape<B: Kernels> {
@@ -65,7 +65,7 @@ struct InnerTape<B: Kernels> {
     of_down: Vec<Low<B>>,
 }
 
-/// An adapter in a product's numbers.
+/// An adapter in a product's numbers, or several that are joined in one.
 #[derive(Clone)]
 struct Adapter<B: Kernels> {
     /// First of the columns that it adds to.
@@ -74,6 +74,8 @@ struct Adapter<B: Kernels> {
     a: Tensor<B, 2>,
     /// Its `B` `[rank, width]`, times its factor.
     b: Tensor<B, 2>,
+    /// Where `A` and `B` of each that is joined lie in these.
+    parts: Vec<[Place; 2]>,
 }
 
 impl<B: Kernels> Adapter<B> {

@@ -1,4 +1,7 @@
 //! Products with weights, adapters included.
+//!
+//! Several adapters of a projection that share its input are joined: their `A` side by side, their `B` on a diagonal, with
+//! their scales. They take a kernel where each would take one, and what is multiplied with zeros is little.
 
 use std::ops::Range;
 
@@ -6,7 +9,7 @@ use burn::tensor::Tensor;
 use burn::tensor::ops::FloatTensor;
 
 use super::{Adapter, Low, columns, joined, primitive, tensor, whole};
-use crate::kernels::{DropoutMask, Kernels, LowRank, MatmulPrecision, Projection};
+use crate::kernels::{DropoutMask, Kernels, LowRank, MatmulPrecision, Place, Projection};
 
 /// What a projection gives, of which any columns can be had.
 pub(super) struct Projected<B: Kernels> {
@@ -15,27 +18,73 @@ pub(super) struct Projected<B: Kernels> {
     lows: Vec<Low<B>>,
 }
 
+/// Gradients of a projection's adapters.
+type OfAdapters<B> = Vec<LowRank<Option<FloatTensor<B>>>>;
+
 /// Gradients of a projection's own.
 pub(super) type OfProjection<B> = Projection<Option<FloatTensor<B>>>;
 
-/// The adapters of some projections in a product's numbers, in the projections' order. Tensors of one shape are made one
-/// after the other: fusion makes one kernel of them.
+/// The adapters of some projections in a product's numbers, in the projections' order, one where they are joined. Tensors of
+/// one shape are made one after the other: fusion makes one kernel of them.
 pub(super) fn adapters<B: Kernels, const N: usize>(
     projections: [Option<&Projection<FloatTensor<B>>>; N],
     precision: MatmulPrecision,
 ) -> [Vec<Adapter<B>>; N] {
+    let apart = projections.iter().flatten().filter(|projection| !joins::<B>(projection));
     let lows: Vec<&LowRank<FloatTensor<B>>> =
-        projections.iter().flatten().flat_map(|projection| &projection.adapters).collect();
+        apart.flat_map(|projection| &projection.adapters).collect();
     let all_a = lows.iter().map(|low| tensor::<B, 2>(&low.a)).collect();
     let all_a = by_shape(all_a, |_, a| precision.factor(a));
     let all_b = lows.iter().map(|low| tensor::<B, 2>(&low.b)).collect();
     let all_b = by_shape(all_b, |place, b| precision.factor(b.mul_scalar(lows[place].scale)));
     let made = lows.iter().zip(all_a).zip(all_b);
-    let mut made = made.map(|((low, a), b)| Adapter { first: low.first, a, b });
-    projections.map(|projection| {
-        let count = projection.map_or(0, |projection| projection.adapters.len());
-        made.by_ref().take(count).collect()
+    let mut made = made.map(|((low, a), b)| Adapter { first: low.first, a, b, parts: Vec::new() });
+    projections.map(|projection| match projection {
+        Some(projection) if joins::<B>(projection) => vec![together::<B>(projection, precision)],
+        Some(projection) => made.by_ref().take(projection.adapters.len()).collect(),
+        None => Vec::new(),
     })
+}
+
+/// Whether a projection's adapters are joined: what drops out of their input is another for each.
+fn joins<B: Kernels>(projection: &Projection<FloatTensor<B>>) -> bool {
+    let adapters = &projection.adapters;
+    adapters.len() > 1 && adapters.iter().all(|low| low.dropout.is_none())
+}
+
+/// The adapters of a projection as one, in a product's numbers.
+fn together<B: Kernels>(
+    projection: &Projection<FloatTensor<B>>,
+    precision: MatmulPrecision,
+) -> Adapter<B> {
+    let [inputs, outputs] = tensor::<B, 2>(&projection.weight).dims();
+    let (mut parts, mut ranks) = (Vec::new(), 0);
+    let (mut all_a, mut all_b) = (Vec::new(), Vec::new());
+    for low in &projection.adapters {
+        let (a, b) = (tensor::<B, 2>(&low.a), tensor::<B, 2>(&low.b));
+        let [rank, width] = b.dims();
+        parts.push([
+            Place { first: [0, ranks], extent: [inputs, rank], factor: 1.0 },
+            Place { first: [ranks, low.first], extent: [rank, width], factor: low.scale },
+        ]);
+        ranks += rank;
+        all_a.push(whole(a));
+        all_b.push(whole(b));
+    }
+    // Of another width CUDA's rows have gaps, which would have to be copied away.
+    let ranks = ranks.next_power_of_two();
+    let [of_a, of_b] = [0, 1].map(|side| places(&parts, side));
+    Adapter {
+        first: 0,
+        a: B::placed(all_a, &of_a, [inputs, ranks], precision.dtype()),
+        b: B::placed(all_b, &of_b, [ranks, outputs], precision.dtype()),
+        parts,
+    }
+}
+
+/// Of each adapter's `A` (0) or `B` (1).
+fn places(parts: &[[Place; 2]], side: usize) -> Vec<Place> {
+    parts.iter().map(|part| part[side]).collect()
 }
 
 /// What is made of each tensor, whose place it gets too; of those of one shape one after the other.
@@ -107,14 +156,68 @@ impl<'a, B: Kernels> Rows<'a, B> {
                 .then(|| primitive(gradient.clone().sum_dim(0).squeeze_dim::<1>(0)))
         });
         let gradient = precision.factor(gradient);
-        let mut of_x = whole(gradient.clone().matmul(weight.clone().transpose()));
+        let of_x = whole(gradient.clone().matmul(weight.clone().transpose()));
         let of_weight =
             wanted.weight.then(|| primitive(whole(x.clone().transpose().matmul(gradient.clone()))));
+        let (of_x, adapters) = match lows {
+            [low] if !low.adapter.parts.is_empty() => {
+                self.through_joined((x, low), &gradient, &wanted.adapters, of_x)
+            }
+            lows => self.through_each((x, lows), &gradient, &wanted.adapters, (of_x, row)),
+        };
+        let of_projection = Projection {
+            weight: of_weight,
+            matrix: None,
+            bias,
+            adapters,
+            prepared: Default::default(),
+        };
+        (of_x, of_projection)
+    }
+
+    /// Gradients of adapters that are joined; that of `x` is added to `of_x`.
+    fn through_joined(
+        &self,
+        (x, Low { adapter, low }): (&Tensor<B, 2>, &Low<B>),
+        gradient: &Tensor<B, 2>,
+        wanted: &[LowRank<bool>],
+        of_x: Tensor<B, 2>,
+    ) -> (Tensor<B, 2>, OfAdapters<B>) {
+        let mut all_b = Vec::new();
+        if wanted.iter().any(|wanted| wanted.b) {
+            let of_b = low.clone().transpose().matmul(gradient.clone());
+            all_b = B::taken(of_b, &places(&adapter.parts, 1));
+        }
+        let into_low = gradient.clone().matmul(adapter.b.clone().transpose());
+        let mut all_a = Vec::new();
+        if wanted.iter().any(|wanted| wanted.a) {
+            let of_a = x.clone().transpose().matmul(into_low.clone());
+            all_a = B::taken(of_a, &places(&adapter.parts, 0));
+        }
+        let of_x = of_x + whole(into_low.matmul(adapter.a.clone().transpose()));
+        let (mut all_a, mut all_b) = (all_a.into_iter(), all_b.into_iter());
+        let adapters = self.projection.adapters.iter().zip(wanted).map(|(own, wanted)| {
+            let &LowRank { first, scale, dropout, .. } = own;
+            let a = all_a.next().filter(|_| wanted.a).map(primitive);
+            let b = all_b.next().filter(|_| wanted.b).map(primitive);
+            LowRank { a, b, first, scale, dropout }
+        });
+        (of_x, adapters.collect())
+    }
+
+    /// Gradients of adapters one after the other; that of `x` is added to `of_x`.
+    fn through_each(
+        &self,
+        (x, lows): (&Tensor<B, 2>, &[Low<B>]),
+        gradient: &Tensor<B, 2>,
+        wanted: &[LowRank<bool>],
+        (mut of_x, row): (Tensor<B, 2>, usize),
+    ) -> (Tensor<B, 2>, OfAdapters<B>) {
         let mut adapters = Vec::new();
         for ((Low { adapter, low }, own), wanted) in
-            lows.iter().zip(&projection.adapters).zip(&wanted.adapters)
+            lows.iter().zip(&self.projection.adapters).zip(wanted)
         {
-            let of_own = columns(&gradient, adapter.columns());
+            let of_own = columns(gradient, adapter.columns());
             let b = wanted.b.then(|| {
                 let of_b = whole(low.clone().transpose().matmul(of_own.clone()));
                 primitive(of_b.mul_scalar(own.scale))
@@ -129,14 +232,7 @@ impl<'a, B: Kernels> Rows<'a, B> {
             let &LowRank { first, scale, dropout, .. } = own;
             adapters.push(LowRank { a, b, first, scale, dropout });
         }
-        let of_projection = Projection {
-            weight: of_weight,
-            matrix: None,
-            bias,
-            adapters,
-            prepared: Default::default(),
-        };
-        (of_x, of_projection)
+        (of_x, adapters)
     }
 }
 
@@ -144,6 +240,11 @@ impl<B: Kernels> Projected<B> {
     /// What is kept.
     pub(super) fn into_lows(self) -> Vec<Low<B>> {
         self.lows
+    }
+
+    /// Whether no adapter adds to some columns alone, so that nothing is put side by side.
+    pub(super) fn is_whole(&self) -> bool {
+        self.borders(self.base.dims()[1]).len() == 2
     }
 
     /// All columns `[rows, outputs]`.

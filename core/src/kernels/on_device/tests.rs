@@ -8,7 +8,7 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Bool, Tensor, TensorData};
 
 use super::attention::{self, AT_ONCE};
-use super::feed_forward;
+use super::{feed_forward, projection};
 use crate::config::Activation;
 use crate::kernels::plain::LONGEST_HELD;
 use crate::kernels::{
@@ -118,7 +118,7 @@ const GROUPED: Case = Case {
     ..PLAIN
 };
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     PLAIN,
     GROUPED,
     Case { score_bias: true, activation: Activation::Relu, norms: [true, false, false], ..PLAIN },
@@ -126,6 +126,7 @@ const CASES: [Case; 10] = [
     Case { head_norms: 2, adapters: 3, ..GROUPED },
     Case { head_norms: 3, norms: [true, true, false], activation: Activation::GeluTanh, ..GROUPED },
     Case { adapters: 3, dropout: true, ..GROUPED },
+    Case { adapters: 3, ..GROUPED },
     Case { adapters: 2, score_bias: true, ..PLAIN },
     Case { norms: [true, true, true], ..PLAIN },
     Case { norms: [false, false, false], adapters: 1, dropout: true, bias: true, ..GROUPED },
@@ -321,6 +322,21 @@ fn long_texts_with_a_bias_have_the_same_states_without_gradients() {
         let far: Vec<f32> = expected.iter().zip(&actual).map(|(a, b)| a - b).collect();
         let (far, own) = (size(&far), size(&expected));
         assert!(far <= allowed * own, "{precision:?}: {far:e} off, of {own:e}");
+    }
+}
+
+/// Adapters of one input are one, a product where each would be one; what drops out of it is another for each.
+#[test]
+fn adapters_of_one_input_are_joined() {
+    let precision = MatmulPrecision::F32;
+    for (dropout, count, ranks) in [(false, 1, 8), (true, 3, 6)] {
+        let case = Case { adapters: 3, dropout, ..GROUPED };
+        let block = case.block(SEQ, &mut Numbers(0.0), precision);
+        let projections = [Some(&block.qkv), Some(&block.output), None];
+        let [qkv, output, none] = projection::adapters::<Flex, 3>(projections, precision);
+        assert_eq!([qkv.len(), output.len(), none.len()], [count, 1, 0]);
+        // Three of rank 2, and zeros to a power of two.
+        assert_eq!(qkv.iter().map(|own| own.a.dims()[1]).sum::<usize>(), ranks);
     }
 }
 

@@ -183,8 +183,12 @@ fn a_saved_decoder_in_whose_files_something_is_amiss() {
     let mut files = saved.clone();
     files.0.remove("1_LogitScore/model.safetensors");
     refused(&files, "1_LogitScore/model.safetensors");
-    for (name, shape) in [("score.weight", vec![1, 31]), ("other.weight", vec![1, 32])] {
-        let values = vec![0.5; shape[1]];
+    for (name, shape, value) in [
+        ("score.weight", vec![1, 31], 0.5),
+        ("other.weight", vec![1, 32], 0.5),
+        ("score.weight", vec![1, 32], f32::NAN),
+    ] {
+        let values = vec![value; shape[1]];
         let bytes = write_safetensors(&[(name.to_string(), shape, values)], &[]).unwrap();
         let mut files = saved.clone();
         files.0.insert("1_LogitScore/model.safetensors".into(), bytes.into());

@@ -137,7 +137,7 @@ async function downloadFolder(root, options) {
     fileAddress(path, root, where);
     await optional(`${path}/config.json`, { where });
     if (!tokenizer) await optional(`${path}/tokenizer.json`, { where });
-    if (/_(Normalize|Pooling|LogitScore)$/.test(path) || (await optional(`${path}/model.safetensors`, { where }))) continue;
+    if (/_(Normalize|Pooling)$/.test(path) || (await optional(`${path}/model.safetensors`, { where }))) continue;
     await optional(`${path}/pytorch_model.bin`, { where });
   }
   return [...files];

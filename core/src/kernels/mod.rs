@@ -200,7 +200,7 @@ pub trait Kernels: Backend {
         block::unsupported::<Self>()
     }
 
-    /// A number `[1]` of no use but that `x` is given this gradient on the way back from it.
+    /// A number `[1]` of no use but that `x` is given this gradient on the way back from it; it must itself be the loss.
     fn owed(x: Tensor<Self, 3>, gradient: Tensor<Self, 3>) -> Tensor<Self, 1> {
         (x * gradient).sum()
     }
@@ -276,7 +276,7 @@ pub trait Kernels: Backend {
         plain::join_sides(sides, angles, dtype)
     }
 
-    /// A matrix of the shape given that has one matrix or more, f32, each times its factor at its place, and zeros beside them.
+    /// A matrix of the shape given that has one matrix or more, f32, each times its factor at its place, where no other lies, and zeros beside them.
     fn placed(
         parts: Vec<Tensor<Self, 2>>,
         places: &[Place],

@@ -60,7 +60,8 @@ impl Activations {
         }
     }
 
-    /// Whether a product with these weights takes the same as one with others.
+    /// Whether a product with these weights takes them as they are.
+    #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
     pub(super) fn are_for(&self, weights: &PackedMatrix) -> bool {
         [self.inputs, self.block] == [weights.inputs, weights.block]
             && self.offset == offset(weights.number)

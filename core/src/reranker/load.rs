@@ -299,6 +299,11 @@ fn logit<B: Kernels>(
     if let Some(no) = no {
         direction.iter_mut().zip(row(no)?).for_each(|(yes, no)| *yes -= no);
     }
+    if direction.iter().any(|value| !value.is_finite()) {
+        return Err(Error::invalid(format!(
+            "{table}: the row of a token that the score is made of is not finite; the file is damaged"
+        )));
+    }
     let direction = TensorData::new(direction, [config.hidden_size, 1]);
     head.output.weight = Param::from_tensor(Tensor::from_data(direction, device));
     Ok(head)

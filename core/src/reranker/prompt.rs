@@ -92,7 +92,8 @@ impl PairPrompt {
             Ok(text) => text.has_places(1..=1),
             Err(_) => prompt.instruction.is_none(),
         };
-        match instructed && prompt.plain.has_places(0..=1) {
+        let instructions = usize::from(prompt.instruction.is_some());
+        match instructed && prompt.plain.has_places(0..=instructions) {
             true => Ok(prompt),
             false => {
                 Err("its prompt needs one place each for a query, a text and an instruction".into())
@@ -219,11 +220,10 @@ mod tests {
         let prompt = PairPrompt::qwen3();
         let value = serde_json::to_value(&prompt).unwrap();
         assert_eq!(PairPrompt::kept(value.clone()), Ok(prompt));
-        let without = PairPrompt {
-            instructed: Err("leaves it out".into()),
-            instruction: None,
-            ..PairPrompt::qwen3()
-        };
+        let mut plain = PairPrompt::qwen3().plain;
+        assert_eq!(plain.parts.remove(1), PromptPart::Instruction);
+        let without =
+            PairPrompt { plain, instructed: Err("leaves it out".into()), instruction: None };
         assert_eq!(PairPrompt::kept(serde_json::to_value(&without).unwrap()), Ok(without.clone()));
         let placeless = PairPrompt { instruction: Some("Rank".into()), ..without };
         assert!(PairPrompt::kept(serde_json::to_value(&placeless).unwrap()).is_err());
@@ -235,6 +235,9 @@ mod tests {
                 assert!(PairPrompt::kept(twice).unwrap_err().contains("one place each"));
             }
         }
+        let mut nothing_to_fill_in = value.clone();
+        nothing_to_fill_in["instruction"] = Value::Null;
+        assert!(PairPrompt::kept(nothing_to_fill_in).unwrap_err().contains("one place each"));
         let mut lacks = value.clone();
         lacks["plain"]["parts"].as_array_mut().unwrap().remove(5);
         assert!(PairPrompt::kept(lacks).unwrap_err().contains("one place each"));

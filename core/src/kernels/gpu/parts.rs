@@ -7,7 +7,7 @@ use cubecl::{calculate_cube_count_elemwise, prelude::*};
 use super::new_tensor_of;
 use crate::kernels::Place;
 
-/// Matrices at most: WebGPU lets a kernel have eight buffers.
+/// Matrices at most: those of queries, keys and values.
 pub(super) const MOST: usize = 3;
 
 /// Of a matrix that is not there.

@@ -142,8 +142,6 @@ mod tests {
     use super::*;
     use crate::quant::{Quantized, Scheme};
     use proptest::prelude::*;
-    #[cfg(target_arch = "wasm32")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count).map(|i| ((i + 31 * seed) as f32 * 0.737).sin()).collect()
@@ -164,10 +162,7 @@ mod tests {
 
     /// As one of many workers, which has no cores besides its own.
     fn alone<R: Send>(run: impl FnOnce() -> R + Send) -> R {
-        #[cfg(not(target_arch = "wasm32"))]
-        return rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(run);
-        #[cfg(target_arch = "wasm32")]
-        run()
+        rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(run)
     }
 
     fn bits(values: &[f32]) -> Vec<u32> {

@@ -1,9 +1,10 @@
 //! The product by WebAssembly's 128-bit SIMD, with relaxed SIMD's dot product of bytes where the
 //! module is built with it.
 
+use std::arch::wasm32::*;
+
 use super::super::activations::ActivationBlock;
 use super::{Activations, LANES, Number, Outputs, STEP, Unset, starts, write};
-use std::arch::wasm32::*;
 
 /// Outputs per pass: half a group, whose sums fit the registers.
 const SIDE: usize = 8;

@@ -495,7 +495,7 @@ const synonym = async (word, meaning) => {
 const counter = (text) => page.locator(".lesson-count").getByText(text, { exact: true }).waitFor();
 const SYNONYMS = [["zog", "Migration of swallows"], ["blick", "Keeping bread fresh"], ["mervin", "Ghost ships"], ["tarrow", "Octopus"], ["quell", "Bamboo"]];
 /** What is said of fewer questions than have helped. */
-const SO_FEW = ", to see whether the model has become better. So few have not helped measurably where we tried it; a hundred or more of one field helped a little. Compare the searches before and after.";
+const SO_FEW = ", to see whether the model has become better. So few helped a little on some texts where we tried it, and not at all on others; more help more. Compare the searches before and after.";
 const learned = (panel) => panel.locator(".outcome").getByText(/^Learned from \d+ questions/).waitFor({ timeout: 300_000 });
 /** Until the search has changed over, which the comparison then shows. */
 const changedOver = (panel) => panel.locator(".compared td:nth-child(2) li").first().waitFor({ timeout: 120_000 });
@@ -524,7 +524,14 @@ test("teach: lessons, a run, before and after, undo, reload, export and import",
   assert.equal(await wrong.getAttribute("aria-pressed"), "false");
   await page.keyboard.press("-");
   await page.waitForFunction((button) => button.getAttribute("aria-pressed") === "true", await wrong.elementHandle());
+  await counter("5 right, 1 wrong, 0 synonyms");
   // What was said can be unsaid, here or in the list.
+  for (const right of [6, 5]) {
+    await hits.nth(2).focus();
+    await page.keyboard.press("+");
+    await counter(`${right} right, 1 wrong, 0 synonyms`);
+    assert.equal(await hits.nth(2).getByRole("button", { name: /^Right/ }).getAttribute("aria-pressed"), `${right === 6}`);
+  }
   await hits.nth(2).getByRole("button", { name: /^Wrong/ }).click();
   await hits.nth(2).getByRole("button", { name: /^Wrong/ }).click();
   await found("octopus");

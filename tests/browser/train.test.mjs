@@ -2,8 +2,10 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { readFileSync } from "node:fs";
-import { join } from "node:path";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
 import { brotliCompressSync, constants } from "node:zlib";
 import { openKiln, withPage } from "./browser.mjs";
 import { lessons, named, trainedNatively } from "./lessons.mjs";
@@ -11,7 +13,7 @@ import { pageMemory } from "./memory.mjs";
 import { packages } from "./server.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
-const { KILN_MODELS } = process.env;
+const { KILN_MODELS, KILN_NATIVE } = process.env;
 const MINI = "/models/mini.kiln";
 
 let server, browser, page;
@@ -84,6 +86,80 @@ test("losses and vectors are those of kiln train, with the same seed, pairs and 
   const [inOurs, inTheirs] = [ours, theirs].map((files) => tensors(files.get("adapter_model.safetensors")));
   assert.deepEqual([...inOurs.keys()].sort(), [...inTheirs.keys()].sort());
   for (const [name, values] of inOurs) assert.ok(cosine(values, inTheirs.get(name)) > 0.999, `${name}: ${cosine(values, inTheirs.get(name))}`);
+});
+
+/** Runs the native command in a folder. */
+const kiln = (folder, ...args) => execFileSync(resolve(KILN_NATIVE), [...args, "--quiet", "--device", "cpu"], { cwd: folder, stdio: ["ignore", "ignore", "inherit"] });
+
+test("the command reads the adapters of a page, and merges them into their base", async () => {
+  const inPage = await taught({ ...lessons(40), steps: 12, batchSize: 8, learningRate: 1e-2, holdBack: 0 }, { load: { weights: "f32" } });
+  const folder = mkdtempSync(join(tmpdir(), "kiln-taught-"));
+  // By the name that the page knew it by.
+  kiln(folder, "export", "--model", resolve(KILN_MODELS, "mini.kiln"), "--output", "mini");
+  mkdirSync(join(folder, "adapter"));
+  for (const [name, bytes] of inPage.files) writeFileSync(join(folder, "adapter", name), Buffer.from(bytes));
+  kiln(folder, "export", "--model", "adapter", "--weights", "f32", "--output", "merged");
+  writeFileSync(join(folder, "texts.jsonl"), TEXTS.map((text) => JSON.stringify({ text })).join("\n"));
+  const vectors = (model, ...options) => {
+    kiln(folder, "embed", "--model", model, ...options, "--input", "texts.jsonl", "--output", `${model}.jsonl`);
+    return readFileSync(join(folder, `${model}.jsonl`), "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
+  };
+  const least = (ours, theirs) => Math.min(...ours.map((vector, at) => cosine(vector, theirs[at])));
+  const [adapted, merged, base] = [vectors("adapter"), vectors("merged"), vectors("mini", "--weights", "f32")];
+  assert.deepEqual([adapted.length, merged.length, base.length], [TEXTS.length, TEXTS.length, TEXTS.length]);
+  assert.ok(least(inPage.vectors, adapted) > 0.999, `${least(inPage.vectors, adapted)}`);
+  assert.ok(least(inPage.vectors, merged) > 0.999, `${least(inPage.vectors, merged)}`);
+  assert.ok(least(inPage.bare, base) > 0.999, `${least(inPage.bare, base)}`);
+  assert.ok(least(base, adapted) < 0.999, `the adapters do nothing: ${least(base, adapted)}`);
+});
+
+test("a base that computes wrongly is refused before it is taught", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "kiln-wrong-"));
+  const right = resolve(KILN_MODELS, "mini.kiln");
+  kiln(folder, "export", "--model", right, "--output", "wrong");
+  const path = join(folder, "wrong", "kiln.json");
+  const manifest = JSON.parse(readFileSync(path, "utf8"));
+  manifest.self_test.vectors[1].reverse();
+  writeFileSync(path, JSON.stringify(manifest));
+  kiln(folder, "export", "--model", "wrong", "--output", "wrong.kiln");
+  const url = "/models/turned.kiln";
+  let file = readFileSync(right);
+  server.answers.set(url, (request, response) => {
+    response.writeHead(200, { "content-type": "application/octet-stream", "content-length": file.length, "cache-control": "no-store" });
+    response.end(request.method === "HEAD" ? undefined : file);
+  });
+  const options = { device: "cpu", workers: 1, cache: false };
+  await page.evaluate(async ([url, options]) => {
+    window.turned = await window.kiln.Embedder.load(url, options);
+  }, [url, options]);
+  // A trainer reads the file once more.
+  file = readFileSync(join(folder, "wrong.kiln"));
+  const said = await page.evaluate(async ([url, options]) => {
+    const line = (run) => run.then(() => "it ran", (error) => `${error.name}: ${error.message}`);
+    const model = window.turned;
+    delete window.turned;
+    const said = { trainer: await line(model.trainer({ training: window.training, kind: "lora" })), embedder: await line(window.kiln.Embedder.load(url, options)) };
+    said.works = (await model.embed("a boat")).length === model.dimensions;
+    model.dispose();
+    return said;
+  }, [url, options]);
+  server.answers.delete(url);
+  for (const refused of [said.trainer, said.embedder]) assert.match(refused, /^Error: .*fails the test that it carries: on the CPU its vectors have a cosine of/);
+  assert.ok(said.works);
+});
+
+test("a lesson that is given twenty times counts as one", async () => {
+  const { pairs, negatives } = lessons(1);
+  const repeated = ([lesson]) => Array.from({ length: 20 }, () => lesson);
+  // Of twenty lessons half would be held back.
+  const plan = { steps: 3, batchSize: 8, holdBack: 0.5 };
+  const once = await taught({ pairs, negatives, ...plan });
+  const often = await taught({ pairs: repeated(pairs), negatives: repeated(negatives), ...plan });
+  assert.deepEqual([often.taught, often.heldBack, often.steps, often.kept], [1, 0, 3, true]);
+  const losses = ({ seen }) => seen.map(({ loss }) => loss).filter((loss) => loss !== undefined);
+  assert.equal(losses(often).length, 3);
+  assert.deepEqual(losses(often), losses(once));
+  assert.deepEqual(often.files, once.files);
 });
 
 test("a file in bf16 is computed in f32, to embed and to teach", async () => {
@@ -539,6 +615,64 @@ test("an adapter of vectors is learned in a moment, and an index follows it at o
   assert.match(said.found.other, /another model|for vectors of/);
 });
 
+test("an index is embedded again in the background, and the old one answers meanwhile", async () => {
+  const said = await page.evaluate(
+    async ([url, given]) => {
+      const { Embedder, Index } = window.kiln;
+      const line = (run) => run().then(() => "it ran", ({ name, message }) => `${name}: ${message}`);
+      const model = await Embedder.load(url);
+      const texts = Array.from({ length: 70 }, (_, i) => `${given.pairs[i % given.pairs.length].text} ${i}`);
+      const index = await Index.create({ dimensions: model.dimensions, precision: "f32", model: model.info });
+      await index.add((await model.embed(texts)).map((vector, id) => ({ id, vector, data: id % 2 ? texts[id] : { text: texts[id] } })));
+      const before = index.model;
+      const trainer = await model.trainer({ training: window.training, kind: "lora", rank: 2, seed: 1 });
+      const { adapter } = await trainer.fit({ pairs: given.pairs.slice(0, 8), steps: 2, batchSize: 4, learningRate: 5e-3 });
+      trainer.dispose();
+      await model.addAdapter("taught", adapter);
+      await model.setAdapter("taught");
+      const seen = [];
+      let meanwhile;
+      const running = index.reembedded(model, {
+        onProgress: (progress) => {
+          seen.push(progress);
+          meanwhile ??= index.search(new Float32Array(index.dimensions).fill(1), { k: 3 });
+        },
+      });
+      const next = await running;
+      const [vector] = await model.embed([texts[41]]);
+      const [hit] = await next.search(vector, { k: 1, model: model.info });
+      const found = {
+        seen: seen.map(({ texts, total, textsPerSecond }) => [texts, total, textsPerSecond > 0]),
+        meanwhile: (await meanwhile).length,
+        hit: [hit.id, hit.data, hit.score],
+        sizes: [index.size, next.size],
+        models: [index.model === before, next.model === model.info.fingerprint, next.model !== before],
+        precision: next.precision,
+        mixed: await line(() => index.search(vector, { model: model.info })),
+      };
+      // Adapters that change places meanwhile, no texts, no embedder, and nobody who waits.
+      const switched = index.reembedded(model, { onProgress: () => model.setAdapter(null) });
+      found.switched = await line(() => switched);
+      found.textless = await line(() => index.reembedded(model, { text: () => undefined }));
+      found.noEmbedder = await line(() => index.reembedded({}));
+      const gone = new AbortController();
+      found.aborted = await line(() => index.reembedded(model, { signal: gone.signal, onProgress: () => gone.abort() }));
+      for (const one of [index, next, model]) one.dispose();
+      return found;
+    },
+    [MINI, lessons(40)],
+  );
+  assert.deepEqual(said.seen, [[32, 70, true], [64, 70, true], [70, 70, true]]);
+  assert.deepEqual([said.meanwhile, said.sizes, said.models, said.precision], [3, [70, 70], [true, true, true], "f32"]);
+  assert.equal(said.hit[0], 41);
+  assert.ok(typeof said.hit[1] === "string" && said.hit[2] > 0.9999, `${said.hit}`);
+  assert.match(said.mixed, /^Error: the query is of the model "/);
+  assert.match(said.switched, /^Error: the model was given another adapter while/);
+  assert.match(said.textless, /^TypeError: the text of 0 is undefined, not a string/);
+  assert.match(said.noEmbedder, /^TypeError: .* is no embedder; give the one/);
+  assert.match(said.aborted, /^AbortError/);
+});
+
 test("wrong answers are mined from an index of the model, and never the right ones", async () => {
   const said = await page.evaluate(
     async ([url, { pairs }]) => {
@@ -686,6 +820,7 @@ test("lessons and adapters that make no sense are one line", async () => {
       both: await fit({ pairs: [pair, ["r", "b"]], negatives: [pair] }),
       same: await fit({ pairs: [["q", "Q"]] }),
       alone: await fit({ pairs: [pair] }),
+      repeated: await fit({ pairs: Array.from({ length: 20 }, () => pair) }),
       lonely: await fit({ pairs: [pair, ["r", "b"]], negatives: [["s", "c"]] }),
       steps: await fit({ pairs: [pair, ["r", "b"]], steps: 0 }),
       rate: await fit({ pairs: [pair, ["r", "b"]], learningRate: NaN }),
@@ -717,7 +852,7 @@ test("lessons and adapters that make no sense are one line", async () => {
   assert.match(said.number, /^TypeError: the text of pairs\[0\] is 7/);
   assert.match(said.both, /lessons 1 and 1 contradict/);
   assert.match(said.same, /answers itself/);
-  assert.match(said.alone, /one lesson without a wrong answer/);
+  for (const one of [said.alone, said.repeated]) assert.match(one, /one lesson without a wrong answer/);
   assert.match(said.lonely, /^RangeError: there are negatives for "s"/);
   assert.match(said.steps, /^RangeError: steps is 0/);
   assert.match(said.rate, /^RangeError: learningRate is NaN/);

@@ -7,7 +7,7 @@ import { cosine } from "./cosine.js";
 import { opened } from "./opened.js";
 import { platform } from "./platform.js";
 import { threadsFor } from "./helpers.js";
-import { Index } from "./vectors.js";
+import { Index, textOf } from "./vectors.js";
 
 /** Steps between states that are kept. */
 const STATE_EVERY = 10;
@@ -216,9 +216,6 @@ function nameOf(source) {
 
 /** A text as the core takes it: halves of characters become U+FFFD, as where texts are embedded. */
 const wellFormed = (name, value) => check.text(name, value).toWellFormed();
-
-/** An entry's text, where it is told by what was given with it. */
-const textOf = ({ data }) => (typeof data === "string" ? data : data?.text);
 
 /** Where negatives are mined, and by which rule: an index, or `{ index, text, perQuery, percentOfPositive, minRank, nearest }`. */
 function miningOf(name, value) {

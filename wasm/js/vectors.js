@@ -8,6 +8,8 @@ import { platform } from "./platform.js";
 const PRECISIONS = ["f32", "int8", "binary", "binary+int8"];
 /** As in the core. */
 const MOST_DIMENSIONS = 2 ** 16;
+/** Texts that are embedded again at a time: a query that comes meanwhile waits for no more of them. */
+const AT_A_TIME = 32;
 
 const { shown } = check;
 
@@ -217,6 +219,33 @@ export class Index {
     }
   }
 
+  async reembedded(embedder, { text = textOf, worker, onProgress, signal, ...options } = {}) {
+    check.listeners({ onProgress, signal });
+    if (typeof embedder?.embed !== "function") throw new TypeError(`${shown(embedder)} is no embedder; give the one whose vectors are wanted`);
+    if (typeof text !== "function") throw new TypeError(`text is ${shown(text)}, not a function`);
+    const entries = this.#entries.slice();
+    const texts = entries.map((entry) => check.text(`the text of ${shown(entry.id)}`, text(entry)));
+    const { info } = embedder;
+    const { precision } = this.#settings;
+    const index = await Index.create({ dimensions: options.dimensions ?? info.dimensions, precision, model: info, worker });
+    const start = performance.now();
+    try {
+      for (let at = 0; at < texts.length; at += AT_A_TIME) {
+        signal?.throwIfAborted();
+        const vectors = await embedder.embed(texts.slice(at, at + AT_A_TIME), { ...options, signal });
+        // Vectors of before and after are of two spaces.
+        if (embedder.info.fingerprint !== info.fingerprint) throw new Error("the model was given another adapter while it embedded the index's texts; embed them again");
+        await index.add(vectors.map((vector, i) => ({ ...entries[at + i], vector })));
+        const done = at + vectors.length;
+        onProgress?.({ texts: done, total: texts.length, textsPerSecond: done / Math.max(1e-6, (performance.now() - start) / 1000) });
+      }
+      return index;
+    } catch (error) {
+      index.dispose();
+      throw error;
+    }
+  }
+
   async export() {
     const entries = this.entries();
     const bytes = await this.#calls.call("indexBytes");
@@ -232,6 +261,9 @@ export class Index {
     this.#calls.end(new Error("the index is disposed"));
   }
 }
+
+/** An entry's text, where it is told by what was given with it. */
+export const textOf = ({ data }) => (typeof data === "string" ? data : data?.text);
 
 /** Whose vectors are meant: `{ model, weights }` as far as they are known, from a fingerprint or an embedder's `info`. */
 function madeBy(given) {

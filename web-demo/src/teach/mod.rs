@@ -15,7 +15,7 @@ use crate::kiln::{FitProgress, Length, Taught};
 pub(crate) const LEAST: usize = 5;
 /// Questions from which on a fifth of them are five, the fewest that kiln-embed holds back.
 pub(crate) const HELD_BACK_FROM: usize = 25;
-/// Questions from which on lessons helped where that was measured (`wasm/RESULTS.md`).
+/// Fewer questions helped little, or not at all, where that was measured (`wasm/RESULTS.md`).
 pub(crate) const HELPED_FROM: usize = 100;
 /// How long to teach, unless the reader chooses otherwise.
 const LENGTH: Length = Length::Usual;

@@ -282,7 +282,8 @@ fn the_gradients_are_those_of_the_cpus_own_block() {
 
 #[test]
 fn texts_of_several_tiles_have_them_too() {
-    assert_close(&LONG_CASES, LONG, 2e-5, MatmulPrecision::F32);
+    // Sums are longer, and of another order where products are: 4.0e-5 on AArch64.
+    assert_close(&LONG_CASES, LONG, 1e-4, MatmulPrecision::F32);
 }
 
 #[test]

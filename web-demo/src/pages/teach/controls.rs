@@ -56,7 +56,7 @@ pub(super) fn Controls() -> impl IntoView {
                 "About a fifth".into()
             };
             format!(
-                "These are {}. {held_back} is held back, to see whether the model has become better. So few have not helped measurably where we tried it; a hundred or more of one field helped a little. Compare the searches before and after.",
+                "These are {}. {held_back} is held back, to see whether the model has become better. So few helped a little on some texts where we tried it, and not at all on others; more help more. Compare the searches before and after.",
                 counted(questions, "question"),
             )
         })

@@ -196,6 +196,54 @@ test("a lost GPU is left for the CPU, in the midst of a run too", { timeout: 120
   assert.match(warnings.join(), /the GPU was lost.*goes on on the CPU/);
 });
 
+test("a GPU that is lost while an adapter is taught stops nothing, and the CPU goes on with the adapter in use", { timeout: 240_000 }, async () => {
+  const found = await page.evaluate(
+    async ([url, given, texts]) => {
+      const { Embedder, cosine } = window.kiln;
+      const devices = [];
+      const { prototype } = GPUAdapter;
+      const request = prototype.requestDevice;
+      prototype.requestDevice = async function (...options) {
+        const device = await request.apply(this, options);
+        devices.push(device);
+        return device;
+      };
+      const model = await Embedder.load(url, { device: "webgpu", webgpu: window.webgpu, worker: false });
+      const trainer = await model.trainer({ training: window.training, kind: "lora", rank: 4 });
+      const plan = { ...given, batchSize: 6, learningRate: 2e-3, holdBack: 0 };
+      const { adapter } = await trainer.fit({ ...plan, steps: 6 });
+      const bare = await model.embed(texts);
+      await model.addAdapter("taught", adapter);
+      await model.setAdapter("taught");
+      const before = await model.embed(texts);
+      const by = model.info.fingerprint;
+      let during;
+      const { steps, adapter: more } = await trainer.fit({
+        ...plan,
+        steps: 8,
+        onProgress: ({ step }) => {
+          if (step < 3 || during) return;
+          devices.forEach((device) => device.destroy());
+          during = model.embed(texts);
+        },
+      });
+      trainer.dispose();
+      const after = await during;
+      const least = (one, other) => Math.min(...one.map((vector, at) => cosine(vector, other[at])));
+      const said = { on: model.device, steps, kept: more !== undefined, same: least(before, after), moved: least(bare, after), by: model.info.fingerprint === by };
+      await model.setAdapter(null);
+      said.back = least(bare, await model.embed(texts));
+      model.dispose();
+      return said;
+    },
+    [MINI, lessons(24), texts.slice(0, 2)],
+  );
+  assert.match(found.on, /^cpu/);
+  assert.deepEqual([found.steps, found.kept, found.by], [8, true, true]);
+  assert.ok(found.same > 0.999 && found.moved < 0.9999 && found.back > 0.999, JSON.stringify(found));
+  assert.match(warnings.join(), /the GPU was lost.*goes on on the CPU/);
+});
+
 test("a core that breaks off after a wait for the GPU says so, and keeps nobody waiting", { timeout: 120_000 }, async () => {
   const found = await page.evaluate(async (url) => {
     const model = await window.kiln.Embedder.load(url, { device: "webgpu", webgpu: window.webgpu, worker: false });

@@ -4,9 +4,9 @@ use burn::backend::Autodiff;
 use burn::tensor::{Int, Tensor, TensorData};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::loss::{
-    Contrasted, Gist, Preference, angle_similarities, binary_cross_entropy, cosent, cosines, gist,
-    lambda_preferences, margin_mse, multiple_negatives_ranking, preference_loss,
-    rank_net_preferences, score_margin_mse, score_mse,
+    Candidates, Gist, Guide, InfoNce, MarginStrategy, Preference, angle_similarities,
+    binary_cross_entropy, cosent, cosines, guided_info_nce, lambda_preferences, margin_mse,
+    multiple_negatives_ranking, preference_loss, rank_net_preferences, score_margin_mse, score_mse,
 };
 use kiln_tests::Tensors;
 
@@ -80,21 +80,33 @@ fn losses<B: Kernels>(device: B::Device) {
     fixture.compare("margin_mse", loss, &leaves, false);
 
     let guides = names.map(|name| fixture.leaf(&format!("guide.{name}")).detach());
-    let contrasted = |[queries, positives, first, second]: [Tensor<Autodiff<B>, 2>; 4]| {
-        Contrasted { queries, positives, negatives: vec![first, second] }
+    let [guide_queries, guide_documents @ ..] = guides;
+    let guide_documents = Tensor::cat(guide_documents.to_vec(), 0);
+    // All positives, all first negatives, all second ones.
+    let candidates = Candidates {
+        owner: (0..3 * n).map(|document| document % n).collect(),
+        positive: (0..n).collect(),
+        ..Candidates::grouped(n, 3, true)
     };
-    let own = contrasted([query.clone(), positive.clone(), first.clone(), second.clone()]);
-    let guide = contrasted(guides);
-    let settings = Gist { temperature: 0.05, ..Gist::default() };
-    fixture.compare("gist", gist(&own, &guide, &settings), &leaves, true);
-    let settings = Gist {
-        margin: 0.3,
-        relative: true,
-        contrast_anchors: false,
-        contrast_positives: false,
-        ..settings
-    };
-    fixture.compare("gist.relative", gist(&own, &guide, &settings), &leaves, true);
+    let settings = InfoNce { temperature: 0.05, ..InfoNce::default() };
+    for (kind, margin, margin_strategy, both) in [
+        ("gist", 0.0, MarginStrategy::Absolute, true),
+        ("gist.relative", 0.3, MarginStrategy::Relative, false),
+    ] {
+        let guide = Guide {
+            queries: guide_queries.clone(),
+            documents: guide_documents.clone(),
+            settings: Gist {
+                margin,
+                margin_strategy,
+                contrast_anchors: both,
+                contrast_positives: both,
+            },
+        };
+        let documents = Tensor::cat(vec![positive.clone(), first.clone(), second.clone()], 0);
+        let loss = guided_info_nce(query.clone(), documents, &candidates, &settings, Some(&guide));
+        fixture.compare(kind, loss, &leaves, true);
+    }
 }
 
 /// The losses of cross-encoders over drawn scores.

@@ -4,8 +4,10 @@
 use std::collections::HashSet;
 
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+use burn::tensor::{Bool, Int, Tensor, TensorData, backend::Backend};
 use serde::{Deserialize, Serialize};
+
+use super::gist::Guide;
 
 /// Settings of [`info_nce`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -113,6 +115,20 @@ impl Candidates {
                 || self.query_text[query] == positive
                 || self.answers(positive, query))
     }
+
+    /// Whether another query is masked where a guide contrasts it with a query, and its positive where it contrasts
+    /// their positives: they are the same, one answers the other, or both have an answer in common.
+    fn hidden_pair(&self, query: usize, other: usize) -> bool {
+        let answers = |a: usize, b: usize| {
+            self.answers(self.query_text[a], b)
+                || self.answers(self.document_text[self.positive[a]], b)
+        };
+        query == other
+            || !self.in_batch[query]
+            || self.query_text[query] == self.query_text[other]
+            || answers(query, other)
+            || answers(other, query)
+    }
 }
 
 /// Finite, because some shader compilers assume that there are no infinities.
@@ -135,17 +151,11 @@ pub fn info_nce<B: Backend>(
     guided_info_nce(queries, documents, candidates, settings, None)
 }
 
-/// What another model says of a batch (GISTEmbed, arXiv:2402.16829).
-#[derive(Debug, Clone)]
-pub struct Guide<B: Backend> {
-    /// Its cosines of queries and documents `[n, m]`.
-    pub cosines: Tensor<B, 2>,
-    /// A document is no negative where its cosine is above the positive's less this.
-    pub margin: f64,
-}
-
-/// As [`info_nce`], where documents that a guide finds about as near as the positive are no negatives, a query's
-/// own hard negatives among them.
+/// As [`info_nce`], where pairs that a guide finds about as near as a query and its positive are no negatives, a
+/// query's own hard negatives among them. Where [`Gist`](super::Gist) says so, a query's sum also has its pairs with
+/// other queries, and those of its positive with theirs, under the rules of in-batch documents.
+///
+/// It is the loss of sentence-transformers' `GISTEmbedLoss`, but for what [`Candidates`] masks.
 pub fn guided_info_nce<B: Backend>(
     queries: Tensor<B, 2>,
     documents: Tensor<B, 2>,
@@ -156,35 +166,58 @@ pub fn guided_info_nce<B: Backend>(
     let [n, _] = queries.dims();
     let [m, _] = documents.dims();
     let device = queries.device();
-    // [n, m], cosines
-    let scores = queries.matmul(documents.transpose());
     let positive: Vec<i32> = candidates.positive.iter().map(|&i| i as i32).collect();
     let positive = Tensor::<B, 1, Int>::from_data(TensorData::new(positive, [n]), &device);
+    let of_positives =
+        |cosines: &Tensor<B, 2>| cosines.clone().gather(1, positive.clone().reshape([n, 1]));
+    // [n, m]
+    let scores = cosines(&queries, &documents);
+    let own_limit = settings
+        .false_negative_margin
+        .map(|margin| of_positives(&scores).detach().add_scalar(margin));
 
     let mut hidden: Vec<bool> = Vec::with_capacity(n * m);
     for query in 0..n {
         hidden.extend((0..m).map(|document| candidates.hidden(query, document, settings)));
     }
     let mut forward = masked(scores.clone().div_scalar(settings.temperature), hidden);
-    if let Some(margin) = settings.false_negative_margin {
+    if let Some(limit) = &own_limit {
         let other: Vec<bool> = (0..n)
             .flat_map(|query| candidates.owner.iter().map(move |&owner| owner != query))
             .collect();
         let other = Tensor::from_data(TensorData::new(other, [n, m]), &device);
-        let known = scores.clone().detach();
-        let best = known.clone().gather(1, positive.clone().reshape([n, 1]));
-        let above = known.greater(best.add_scalar(margin).expand([n, m]));
-        forward = forward.mask_fill(above.bool_and(other), HIDDEN);
+        forward = forward.mask_fill(above(&scores, limit).bool_and(other), HIDDEN);
     }
-    if let Some(Guide { cosines, margin }) = guide {
-        let known = cosines.clone().detach();
-        let best = known.clone().gather(1, positive.clone().reshape([n, 1]));
-        let above = known.greater(best.sub_scalar(*margin).expand([n, m]));
+    if let Some(Guide { queries: asked, documents: found, settings: gist }) = guide {
+        let guided = cosines(asked, found).detach();
+        let limit = gist.limit(of_positives(&guided));
         let other: Vec<bool> = (0..n)
             .flat_map(|query| (0..m).map(move |document| document != candidates.positive[query]))
             .collect();
         let other = Tensor::from_data(TensorData::new(other, [n, m]), &device);
-        forward = forward.mask_fill(above.bool_and(other), HIDDEN);
+        forward = forward.mask_fill(above(&guided, &limit).bool_and(other), HIDDEN);
+
+        let positives = |of: &Tensor<B, 2>| of.clone().select(0, positive.clone());
+        let mut contrasted = Vec::new();
+        if gist.contrast_anchors {
+            contrasted.push((queries.clone(), asked.clone()));
+        }
+        if gist.contrast_positives {
+            contrasted.push((positives(&documents), positives(found)));
+        }
+        for (texts, guided) in contrasted {
+            let scores = cosines(&texts, &texts);
+            let hidden: Vec<bool> = (0..n)
+                .flat_map(|query| (0..n).map(move |other| candidates.hidden_pair(query, other)))
+                .collect();
+            let mut extra = masked(scores.clone().div_scalar(settings.temperature), hidden);
+            if let Some(limit) = &own_limit {
+                extra = extra.mask_fill(above(&scores, limit), HIDDEN);
+            }
+            let guided = cosines(&guided, &guided);
+            extra = extra.mask_fill(above(&guided, &limit), HIDDEN);
+            forward = Tensor::cat(vec![forward, extra], 1);
+        }
     }
     let forward = log_softmax(forward, 1).gather(1, positive.clone().reshape([n, 1]));
     if !settings.both_directions {
@@ -206,6 +239,16 @@ pub fn guided_info_nce<B: Backend>(
     both.mean().neg()
 }
 
+/// Products of all rows, which are normalised, with all rows.
+fn cosines<B: Backend>(a: &Tensor<B, 2>, b: &Tensor<B, 2>) -> Tensor<B, 2> {
+    a.clone().matmul(b.clone().transpose())
+}
+
+/// Which cosines `[n, k]` are above their row's limit `[n, 1]`.
+fn above<B: Backend>(cosines: &Tensor<B, 2>, limit: &Tensor<B, 2>) -> Tensor<B, 2, Bool> {
+    cosines.clone().detach().greater(limit.clone().expand(cosines.dims()))
+}
+
 fn masked<B: Backend>(scores: Tensor<B, 2>, hidden: Vec<bool>) -> Tensor<B, 2> {
     if !hidden.contains(&true) {
         return scores;
@@ -217,6 +260,7 @@ fn masked<B: Backend>(scores: Tensor<B, 2>, hidden: Vec<bool>) -> Tensor<B, 2> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loss::{Gist, MarginStrategy};
     use burn::backend::Flex;
 
     type B = Flex;
@@ -378,5 +422,103 @@ mod tests {
             expected -= (own / back.map(|k| similarity(q[k], d[2 * i])).sum::<f64>()).ln();
         }
         assert!((actual - expected / 6.0).abs() < 1e-4, "{actual} {}", expected / 6.0);
+    }
+
+    /// The definition, written out over plain numbers.
+    #[test]
+    fn a_guide_chooses_negatives_of_all_kinds() {
+        let device = Default::default();
+        let tensor = |angles: &[f32]| {
+            let flat: Vec<f32> =
+                angles.iter().flat_map(|angle| [angle.cos(), angle.sin()]).collect();
+            Tensor::<B, 2>::from_data(TensorData::new(flat, [angles.len(), 2]), &device)
+        };
+        let cosine = |a: f32, b: f32| f64::from((a - b).cos());
+        let q = [0.1f32, 1.0, 2.5, 0.9, 1.8];
+        let d = [0.2f32, 0.9, 1.1, 3.0, 2.4, 0.7, 0.8, 1.6, 1.7, 0.3];
+        let guide_q = [0.3f32, 0.8, 2.2, 1.3, 2.0];
+        let guide_d = [0.5f32, 2.1, 1.2, 0.0, 1.9, 2.8, 1.0, 0.45, 3.05, 1.5];
+        // Queries 1 and 3 are the same, query 0 is the positive of 4, and the positive of 1 answers 0 as well.
+        let mut candidates = Candidates {
+            query_text: vec![10, 11, 12, 11, 14],
+            in_batch: vec![true, true, false, true, true],
+            known: vec![HashSet::new(); 5],
+            ..Candidates::grouped(5, 2, true)
+        };
+        candidates.document_text[8] = 10;
+        candidates.known[0].insert(2);
+        let alike = [[1, 3], [0, 4], [0, 1]];
+
+        let definition = |settings: &InfoNce, gist: &Gist| {
+            let tau = settings.temperature;
+            let mut loss = 0.0;
+            for i in 0..5 {
+                let best = cosine(q[i], d[2 * i]);
+                let guided = cosine(guide_q[i], guide_d[2 * i]);
+                let limit = match gist.margin_strategy {
+                    MarginStrategy::Absolute => guided - gist.margin,
+                    MarginStrategy::Relative => guided - gist.margin * guided.abs(),
+                };
+                let own_limit = settings.false_negative_margin.map_or(2.0, |margin| best + margin);
+                let mut sum = (best / tau).exp();
+                let mut add = |own: f64, guided: f64, own_limit: f64| {
+                    if guided <= limit && own <= own_limit {
+                        sum += (own / tau).exp();
+                    }
+                };
+                for j in (0..10).filter(|&j| j != 2 * i) {
+                    if !candidates.hidden(i, j, settings) {
+                        let own_limit = if j / 2 == i { 2.0 } else { own_limit };
+                        add(cosine(q[i], d[j]), cosine(guide_q[i], guide_d[j]), own_limit);
+                    }
+                }
+                let others = (0..5).filter(|&k| i != 2 && k != i);
+                for k in others.filter(|&k| !alike.contains(&[i.min(k), i.max(k)])) {
+                    if gist.contrast_anchors {
+                        add(cosine(q[i], q[k]), cosine(guide_q[i], guide_q[k]), own_limit);
+                    }
+                    if gist.contrast_positives {
+                        let guided = cosine(guide_d[2 * i], guide_d[2 * k]);
+                        add(cosine(d[2 * i], d[2 * k]), guided, own_limit);
+                    }
+                }
+                loss -= ((best / tau).exp() / sum).ln() / 5.0;
+            }
+            loss
+        };
+        let mut losses = Vec::new();
+        for false_negative_margin in [None, Some(-0.3)] {
+            let settings =
+                InfoNce { temperature: 0.5, false_negative_margin, ..InfoNce::default() };
+            for (margin, margin_strategy) in [
+                (0.0, MarginStrategy::Absolute),
+                (0.5, MarginStrategy::Absolute),
+                (0.5, MarginStrategy::Relative),
+            ] {
+                for contrast_anchors in [false, true] {
+                    for contrast_positives in [false, true] {
+                        let gist =
+                            Gist { margin, margin_strategy, contrast_anchors, contrast_positives };
+                        let guide = Guide {
+                            queries: tensor(&guide_q),
+                            documents: tensor(&guide_d),
+                            settings: gist,
+                        };
+                        let (q, d) = (tensor(&q), tensor(&d));
+                        let found = guided_info_nce(q, d, &candidates, &settings, Some(&guide));
+                        let found = f64::from(found.into_scalar());
+                        let expected = definition(&settings, &gist);
+                        assert!(
+                            (found - expected).abs() < 1e-5,
+                            "{settings:?} {gist:?} {found} {expected}"
+                        );
+                        losses.push(found);
+                    }
+                }
+            }
+        }
+        // With more pairs there is more to tell apart; with a larger margin less.
+        assert!(losses[0] < losses[1].min(losses[2]) && losses[3] > losses[1].max(losses[2]));
+        assert!(losses[4] < losses[8] && losses[8] < losses[0], "{losses:?}");
     }
 }

@@ -13,8 +13,8 @@ pub use cross_encoder::{
     preference_loss, rank_net_preferences, score_margin_mse, score_mse,
 };
 pub use distillation::{score_distillation, state_distillation};
-pub use gist::{Contrasted, Gist, gist};
-pub use info_nce::{Candidates, Guide, InfoNce, guided_info_nce, info_nce};
+pub use gist::{Gist, Guide, MarginStrategy};
+pub use info_nce::{Candidates, InfoNce, guided_info_nce, info_nce};
 pub use matryoshka::{Matryoshka, matryoshka};
 pub use reconstruction::{Reduction, token_cross_entropy};
 pub use scored::{angle_similarities, cosent, cosines, margin_mse};

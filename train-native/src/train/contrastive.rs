@@ -31,11 +31,10 @@ pub(super) fn contrastive<B: TrainingBackend>(
         None => None,
     };
     let loss = |all: Tensor<B, 2>| -> Result<Option<Tensor<B, 1>>> {
-        let margin = teacher.and_then(Teacher::guide);
-        let guide = margin.zip(of_teacher.as_ref()).map(|(margin, vectors)| {
+        let gist = teacher.and_then(Teacher::guide);
+        let guide = gist.zip(of_teacher.as_ref()).map(|(settings, vectors)| {
             let part = |from, count| vectors.clone().narrow(0, from, count);
-            let cosines = part(0, queries).matmul(part(queries, count - queries).transpose());
-            Guide { cosines, margin }
+            Guide { queries: part(0, queries), documents: part(queries, count - queries), settings }
         });
         let contrast = |all: Tensor<B, 2>| {
             let (queries, documents) =

@@ -12,7 +12,7 @@ use burn::tensor::{Distribution, FloatDType, Tensor, TensorData};
 use kiln_embed::checkpoint::LoadOptions;
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel};
 use kiln_embed::kernels::TrainingBackend;
-use kiln_embed::loss::{score_distillation, state_distillation};
+use kiln_embed::loss::{Gist, score_distillation, state_distillation};
 use kiln_embed::model::ModelInput;
 use kiln_embed::pooling::{PoolingConfig, l2_normalize};
 use kiln_embed::tokenizer::Tokenizer;
@@ -211,9 +211,15 @@ impl<B: TrainingBackend> Teacher<B> {
         encode(&mut waiting[1], document, 0)
     }
 
-    /// By how much a document has to be farther than the positive to be a negative, if the teacher guides.
-    pub(super) fn guide(&self) -> Option<f64> {
-        self.settings.guide
+    /// How the teacher chooses negatives, if it guides.
+    pub(super) fn guide(&self) -> Option<Gist> {
+        self.settings.gist()
+    }
+
+    /// The same, with other settings of what it was not loaded by.
+    #[cfg(test)]
+    pub(super) fn with(self, settings: Distillation) -> Self {
+        Self { settings, ..self }
     }
 
     /// Whether its vectors are looked at.

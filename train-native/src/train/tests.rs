@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend as _;
 use kiln_embed::checkpoint::{Existing, save, write_directory};
 use kiln_embed::embedder::Embedder;
-use kiln_embed::loss::{Candidates, info_nce};
+use kiln_embed::loss::{Candidates, MarginStrategy, info_nce};
 use kiln_embed::model::ModelInput;
 use kiln_embed::pooling::l2_normalize;
 use kiln_embed::train::{Optimizer, TrainModel, parameters, state_bytes};
@@ -165,7 +165,9 @@ const POOLINGS: [&str; 5] = [
 
 #[test]
 fn what_a_teacher_teaches_is_the_same_in_chunks() {
-    let recipe = recipe(POOLINGS[0], "");
+    let mut recipe = recipe(POOLINGS[0], "");
+    // Every pair of texts weighs something.
+    recipe.stages[0].loss.temperature = 0.5;
     let device = Default::default();
     let new = recipe.model.new.as_ref().unwrap();
     Flex::seed(&device, 8);
@@ -190,35 +192,63 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
         temperature: 0.05,
         layers: LayerMap::Pairs(vec![[1, 2], [3, 3]]),
         guide: None,
+        margin_strategy: MarginStrategy::Absolute,
+        contrast_anchors: false,
+        contrast_positives: false,
     };
     let (parts, train_model) = train_model(&recipe, 0);
     let quiet = Terminal { json: false, quiet: true };
-    let teacher = Teacher::<B>::load(&settings, &parts.tokenizer, 3, &device, quiet).unwrap();
+    let mut teacher = Teacher::<B>::load(&settings, &parts.tokenizer, 3, &device, quiet).unwrap();
     let alone = batch_loss(&train_model, &parts, &recipe, &compute(8, false, false), 1.0);
-    let whole = batch_loss_with(
-        &train_model,
-        &parts,
-        &recipe,
-        &compute(8, false, false),
-        1.0,
-        Some(&teacher),
-    );
-    assert!(whole.loss > alone.loss + 0.1, "{} {}", whole.loss, alone.loss);
-    let expected = flat(&train_model, &whole.gradients);
-    assert!(difference(&expected, &flat(&train_model, &alone.gradients)) > 1e-3);
-    for (chunk, cached, scale) in [(3, false, 1.0), (3, true, 1.0), (2, false, 64.0)] {
-        let actual = batch_loss_with(
-            &train_model,
-            &parts,
-            &recipe,
-            &compute(chunk, cached, false),
-            scale,
-            Some(&teacher),
-        );
-        assert!((actual.loss - whole.loss).abs() < 1e-5, "{} {}", actual.loss, whole.loss);
-        let far = difference(&expected, &flat(&train_model, &actual.gradients));
-        assert!(far < 1e-4, "chunks of {chunk}, {cached}: {far}");
+    // Loss and gradients of the batch at once, from which those in chunks do not differ.
+    let taught = |teacher: &Teacher<B>| {
+        let run = |chunk, cached, scale| {
+            let compute = compute(chunk, cached, false);
+            batch_loss_with(&train_model, &parts, &recipe, &compute, scale, Some(teacher))
+        };
+        let whole = run(8, false, 1.0);
+        let expected = flat(&train_model, &whole.gradients);
+        for (chunk, cached, scale) in [(3, false, 1.0), (3, true, 1.0), (2, false, 64.0)] {
+            let actual = run(chunk, cached, scale);
+            assert!((actual.loss - whole.loss).abs() < 1e-5, "{} {}", actual.loss, whole.loss);
+            let far = difference(&expected, &flat(&train_model, &actual.gradients));
+            assert!(far < 1e-4, "chunks of {chunk}, {cached}: {far}");
+        }
+        (whole.loss, expected)
+    };
+    let (loss, gradient) = taught(&teacher);
+    assert!(loss > alone.loss + 0.1, "{loss} {}", alone.loss);
+    assert!(difference(&gradient, &flat(&train_model, &alone.gradients)) > 1e-3);
+
+    // A guide beside it, whose margin hides some documents, and not all texts of any kind.
+    teacher = teacher.with(Distillation { guide: Some(0.0), ..settings.clone() });
+    let vectors = teacher.vectors_of(&batch(), &device).unwrap().unwrap();
+    let cosines = vectors.clone().matmul(vectors.transpose()).into_data();
+    let cosines: Vec<f32> = cosines.to_vec().unwrap();
+    let cosine = |a: usize, b: usize| f64::from(cosines[8 * a + b]);
+    // How much farther than a query and its positive other pairs are, from the first rows to the second.
+    let farther = |first: usize, second: usize| -> Vec<f64> {
+        let pairs = (0..4).flat_map(|i| (0..4).map(move |k| (i, k))).filter(|(i, k)| i != k);
+        pairs.map(|(i, k)| cosine(i, 4 + i) - cosine(first + i, second + k)).collect()
+    };
+    let kinds = [farther(0, 4), farther(0, 0), farther(4, 4)];
+    let nearest = kinds[0].iter().copied().fold(f64::INFINITY, f64::min);
+    let farthest = |kind: &Vec<f64>| kind.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let farthest = kinds.iter().map(farthest).fold(f64::INFINITY, f64::min);
+    assert!(nearest < farthest, "{kinds:?}");
+    let guide = Some((nearest + farthest) / 2.0);
+    let mut losses = Vec::new();
+    for contrast_anchors in [false, true] {
+        for contrast_positives in [false, true] {
+            let settings = settings.clone();
+            let settings = Distillation { guide, contrast_anchors, contrast_positives, ..settings };
+            teacher = teacher.with(settings);
+            losses.push(taught(&teacher).0);
+        }
     }
+    assert!(losses[0] < loss - 1e-4, "{losses:?} {loss}");
+    assert!(losses[1].min(losses[2]) > losses[0] + 1e-4, "{losses:?}");
+    assert!(losses[3] > losses[1].max(losses[2]) + 1e-4, "{losses:?}");
     // The teacher itself has nothing left to learn from its own states.
     let (_, same) = start::<B>(teacher_model, None);
     let same = enter_stage(same, &recipe, 0, None, &device).unwrap();
@@ -266,6 +296,9 @@ fn projections_to_a_teachers_width_follow_from_the_seed() {
         temperature: 0.05,
         layers: LayerMap::Pairs(vec![[1, 2], [3, 3]]),
         guide: None,
+        margin_strategy: MarginStrategy::Absolute,
+        contrast_anchors: false,
+        contrast_positives: false,
     };
     let quiet = Terminal { json: false, quiet: true };
     let teacher = Teacher::<B>::load(&settings, &parts.tokenizer, 3, &device, quiet).unwrap();

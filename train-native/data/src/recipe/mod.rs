@@ -773,6 +773,22 @@ mod tests {
                 vec![source("in_batch = false"), "stage.1.loss.false_negative_margin=0.1".into()],
                 "uses loss.false_negative_margin",
             ),
+            (
+                vec![
+                    source("in_batch = false"),
+                    "stage.1.distillation={ teacher = 't', guide = 0.1, contrast_anchors = true }"
+                        .into(),
+                ],
+                "uses distillation.contrast_anchors",
+            ),
+            (
+                vec![
+                    source("in_batch = false"),
+                    "stage.1.distillation={ teacher = 't', guide = 0.1, contrast_positives = true }"
+                        .into(),
+                ],
+                "uses distillation.contrast_positives",
+            ),
             // Sources.
             (vec![objective("similarity"), source("threshold = 3.0")], "not use threshold"),
             (vec![objective("similarity"), source("in_batch = true")], "not use in_batch"),

@@ -1,7 +1,7 @@
 //! One stage of a recipe.
 
 use anyhow::{Result, bail};
-use kiln_embed::loss::{InfoNce, Matryoshka, Reduction};
+use kiln_embed::loss::{Gist, InfoNce, MarginStrategy, Matryoshka, Reduction};
 use kiln_embed::train::{OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
@@ -373,16 +373,47 @@ pub struct Distillation {
     #[serde(default)]
     pub scores: f64,
     /// In-batch documents and hard negatives that the teacher finds nearer to a query than its positive, less
-    /// this, are no negatives of it (GISTEmbed, arXiv:2402.16829); none is left out where absent. With `vectors =
-    /// 0` the teacher guides, and nothing else is learned from it.
+    /// this (sentence-transformers' `margin`), are no negatives of it (GISTEmbed, arXiv:2402.16829); none is left
+    /// out where absent. With `vectors = 0` the teacher guides, and nothing else is learned from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guide: Option<f64>,
+    /// Whether [`Self::guide`] is a distance from the positive's cosine, or a share of it (sentence-transformers'
+    /// `margin_strategy`).
+    #[serde(default, skip_serializing_if = "MarginStrategy::is_default")]
+    pub margin_strategy: MarginStrategy,
+    /// With a guide: the batch's other queries are negatives of a query, too, but for those that the teacher finds
+    /// nearer to it than its positive, as with documents. Off where absent; sentence-transformers' is on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub contrast_anchors: bool,
+    /// With a guide: other queries' positives are negatives of a query's positive, too, under the same rule. Off
+    /// where absent; sentence-transformers' is on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub contrast_positives: bool,
     /// Temperature of the scores' softmax.
     #[serde(default = "default_temperature")]
     pub temperature: f64,
     /// Which hidden states shall be alike: mean squared error over the tokens.
     #[serde(default)]
     pub layers: LayerMap,
+}
+
+impl Distillation {
+    /// How the teacher chooses negatives, if it guides.
+    pub fn gist(&self) -> Option<Gist> {
+        let &Self { margin_strategy, contrast_anchors, contrast_positives, .. } = self;
+        let of = |margin| Gist { margin, margin_strategy, contrast_anchors, contrast_positives };
+        self.guide.map(of)
+    }
+
+    /// The fields of a guide that are given, but for the guide itself.
+    fn beside_guide(&self) -> Vec<&'static str> {
+        let fields = [
+            ("distillation.margin_strategy", !self.margin_strategy.is_default()),
+            ("distillation.contrast_anchors", self.contrast_anchors),
+            ("distillation.contrast_positives", self.contrast_positives),
+        ];
+        fields.iter().filter(|(_, given)| *given).map(|(field, _)| *field).collect()
+    }
 }
 
 /// Pairs of a student's and a teacher's layers, counted from 1; 0 is the embedding output.
@@ -661,10 +692,13 @@ impl Stage {
     /// Fields of the loss that need in-batch negatives, where no source takes them.
     pub(super) fn unused_without_in_batch(&self) -> Vec<&'static str> {
         let InfoNce { cross_negatives, both_directions, false_negative_margin, .. } = self.loss;
+        let contrasts = |of: fn(&Distillation) -> bool| self.distillation.as_ref().is_some_and(of);
         let fields = [
             ("loss.cross_negatives", !cross_negatives),
             ("loss.both_directions", both_directions),
             ("loss.false_negative_margin", false_negative_margin.is_some()),
+            ("distillation.contrast_anchors", contrasts(|from| from.contrast_anchors)),
+            ("distillation.contrast_positives", contrasts(|from| from.contrast_positives)),
         ];
         fields.iter().filter(|(_, given)| *given).map(|(field, _)| *field).collect()
     }
@@ -683,6 +717,10 @@ impl Stage {
         let scores = objective == Objective::Similarity;
         let reranks = objective == Objective::Rerank;
         let guides = self.distillation.as_ref().is_some_and(|from| from.guide.is_some());
+        let beside_guide = match &self.distillation {
+            Some(from) if !takes_loss => from.beside_guide(),
+            _ => Vec::new(),
+        };
         let has_idle_temperature = self
             .distillation
             .as_ref()
@@ -704,7 +742,8 @@ impl Stage {
             ("curriculum", self.curriculum != Curriculum::Given && !objective.takes_negatives()),
             ("hard_negatives", self.hard_negatives > 1 && !objective.takes_negatives()),
         ];
-        fields.iter().filter(|(_, unused)| *unused).map(|(field, _)| *field).collect()
+        let fields = fields.iter().filter(|(_, unused)| *unused).map(|(field, _)| *field);
+        fields.chain(beside_guide).collect()
     }
 
     /// Queries that the stage sees.
@@ -788,6 +827,14 @@ impl Stage {
                 if !(from.temperature.is_finite() && from.temperature > 0.0) {
                     bail!("distillation.temperature is {}", from.temperature);
                 }
+                if from.guide.is_none()
+                    && let given @ [_, ..] = from.beside_guide().as_slice()
+                {
+                    bail!(
+                        "without distillation.guide nothing uses {}; leave it out, or set distillation.guide",
+                        given.join(" nor ")
+                    );
+                }
                 if from.alpha == 0.0 && from.guide.is_none() {
                     bail!(
                         "distillation.alpha is 0, so nothing is learned from the teacher; leave distillation out"
@@ -807,10 +854,12 @@ impl Stage {
                 if nothing && from.layers == LayerMap::None && from.guide.is_none() {
                     bail!("distillation: neither vectors nor scores nor layers are to be learned");
                 }
-                if from.guide.is_some_and(|margin| !(-2.0..=2.0).contains(&margin)) {
-                    bail!(
-                        "distillation.guide is a distance of cosines, and has to be between -2 and 2"
-                    );
+                let (what, most) = match from.margin_strategy {
+                    MarginStrategy::Absolute => ("a distance of cosines", 2.0),
+                    MarginStrategy::Relative => ("a share of the positive's cosine", 1.0),
+                };
+                if from.guide.is_some_and(|margin| !(-most..=most).contains(&margin)) {
+                    bail!("distillation.guide is {what}, and has to be between -{most} and {most}");
                 }
                 if from.guide.is_some() && self.loss.both_directions {
                     bail!(
@@ -901,6 +950,23 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_beside_a_guide_is_left_out_where_it_is_the_default() {
+        let text = "teacher = 't'\nguide = 0.1";
+        let from: Distillation = toml::from_str(text).unwrap();
+        let gist = Gist { margin: 0.1, ..Gist::default() };
+        assert_eq!(from.gist(), Some(gist));
+        let written = toml::to_string(&from).unwrap();
+        assert!(!written.contains("margin_strategy") && !written.contains("contrast"), "{written}");
+        let text = format!("{text}\nmargin_strategy = 'relative'\ncontrast_anchors = true");
+        let from: Distillation = toml::from_str(&text).unwrap();
+        let margin_strategy = MarginStrategy::Relative;
+        let gist = Gist { margin_strategy, contrast_anchors: true, ..gist };
+        assert_eq!(from.gist(), Some(gist));
+        let again: Distillation = toml::from_str(&toml::to_string(&from).unwrap()).unwrap();
+        assert_eq!(again, from);
+    }
+
+    #[test]
     fn what_an_objective_does_not_use_is_refused() {
         let text = "name = 's'\ndata = ['x']\nsteps = 10\nbatch_size = 2\nlr = 1e-3\n";
         let error = |rest: &str| {
@@ -955,6 +1021,23 @@ mod tests {
         let guided =
             "loss = { both_directions = true }\ndistillation = { teacher = 't', guide = 0.1 }";
         assert!(error(guided).contains("both_directions"));
+        let teacher = |rest: &str| error(&format!("distillation = {{ teacher = 't', {rest} }}"));
+        for field in
+            ["margin_strategy = 'relative'", "contrast_anchors = true", "contrast_positives = true"]
+        {
+            let name = field.split(' ').next().unwrap();
+            assert_eq!(teacher(&format!("guide = 0.1, {field}")), "");
+            let said = teacher(field);
+            assert!(said.contains(&format!("nothing uses distillation.{name};")), "{said}");
+            let said = error(&format!(
+                "objective = 'distillation'\ndistillation = {{ teacher = 't', guide = 0.1, {field} }}"
+            ));
+            let part = format!("does not use distillation.guide nor distillation.{name};");
+            assert!(said.contains(&part), "{said}");
+        }
+        assert!(teacher("guide = 1.5, margin_strategy = 'relative'").contains("between -1 and 1"));
+        assert_eq!(teacher("guide = 1.5, margin_strategy = 'absolute'"), "");
+        assert!(teacher("guide = 2.5").contains("between -2 and 2"));
         assert!(error("objective = 'mntp'\nmntp = { mask = 0.0 }").contains("mntp.mask"));
     }
 

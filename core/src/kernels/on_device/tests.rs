@@ -282,8 +282,9 @@ fn the_gradients_are_those_of_the_cpus_own_block() {
 
 #[test]
 fn texts_of_several_tiles_have_them_too() {
-    // Sums are longer, and of another order where products are: 4.0e-5 on AArch64.
-    assert_close(&LONG_CASES, LONG, 1e-4, MatmulPrecision::F32);
+    // On AArch64 products sum in another order: 4.0e-5 was seen.
+    let allowed = if cfg!(target_arch = "aarch64") { 1e-4 } else { 2e-5 };
+    assert_close(&LONG_CASES, LONG, allowed, MatmulPrecision::F32);
 }
 
 #[test]

@@ -8,7 +8,8 @@
 #   tests/cuda.sh compile    the first alone
 #   tests/cuda.sh emulate    the second alone
 #   tests/cuda.sh nccl       the third alone
-#   tests/cuda.sh count      launches and memory of steps by layers, up to the width of a 7 B model (20 GB of main memory)
+#   tests/cuda.sh count      launches and memory of steps by layers, up to the width of a 7 B model (20 GB of main memory), and
+#                            whether they are more than check.py allows
 #   tests/cuda.sh recipes [NAME ..]   the largest memory of each stage of the papers' recipes, beside what `train --dry-run` says
 #
 # What it cannot show: times, races, kernels of the copy engine (compiled, not run), and the driver's own behaviour.

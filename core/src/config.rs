@@ -19,6 +19,8 @@ pub enum Family {
     Roberta,
     /// XLM-RoBERTa: as RoBERTa.
     XlmRoberta,
+    /// XLM-RoBERTa-XL and -XXL: as RoBERTa, with norms before each branch.
+    XlmRobertaXl,
     /// Llama 1 to 3.
     Llama,
     /// Mistral 7B: Llama with a sliding window.
@@ -45,6 +47,8 @@ pub enum Family {
     JinaEmbeddingsV3,
     /// EuroBERT: Llama in both directions.
     Eurobert,
+    /// Gemma: Llama with scaled embeddings and `1 + weight` in its norms.
+    Gemma,
     /// Gemma 3's text models, EmbeddingGemma among them.
     Gemma3,
     /// EmbeddingGemma 2's text part: Gemma 3 in both directions, with per-layer inputs.
@@ -55,10 +59,11 @@ pub enum Family {
 
 impl Family {
     /// All families, in the order in which errors list them.
-    pub const ALL: [Family; 19] = [
+    pub const ALL: [Family; 21] = [
         Family::Bert,
         Family::Roberta,
         Family::XlmRoberta,
+        Family::XlmRobertaXl,
         Family::Llama,
         Family::Mistral,
         Family::Qwen2,
@@ -72,6 +77,7 @@ impl Family {
         Family::Gte,
         Family::JinaEmbeddingsV3,
         Family::Eurobert,
+        Family::Gemma,
         Family::Gemma3,
         Family::EmbeddingGemma2,
         Family::Static,
@@ -83,6 +89,7 @@ impl Family {
             Family::Bert => "bert",
             Family::Roberta => "roberta",
             Family::XlmRoberta => "xlm-roberta",
+            Family::XlmRobertaXl => "xlm-roberta-xl",
             Family::Llama => "llama",
             Family::Mistral => "mistral",
             Family::Qwen2 => "qwen2",
@@ -96,6 +103,7 @@ impl Family {
             Family::Gte => "gte",
             Family::JinaEmbeddingsV3 => "jina_embeddings_v3",
             Family::Eurobert => "eurobert",
+            Family::Gemma => "gemma",
             Family::Gemma3 => "gemma3_text",
             Family::EmbeddingGemma2 => "embedding_gemma2_text",
             Family::Static => "static",
@@ -106,7 +114,12 @@ impl Family {
     pub fn is_decoder(self) -> bool {
         matches!(
             self,
-            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 | Family::Gemma3
+            Family::Llama
+                | Family::Mistral
+                | Family::Qwen2
+                | Family::Qwen3
+                | Family::Gemma
+                | Family::Gemma3
         )
     }
 
@@ -384,10 +397,10 @@ pub struct EncoderConfig {
     pub score_bias: Option<ScoreBias>,
     /// Rows of the token-type table (every token uses row 0); 0: there is none.
     pub type_vocab_size: usize,
-    /// Whether the sum of the embeddings is normed; it is but in static embeddings.
+    /// Whether the sum of the embeddings is normed; it is but in static embeddings and XLM-RoBERTa-XL.
     pub embedding_norm: bool,
-    /// Norms before attention and feed-forward, but for the first attention, and one at the end (ModernBERT),
-    /// rather than after each residual sum (BERT).
+    /// Norms before attention and feed-forward, and one at the end (ModernBERT, XLM-RoBERTa-XL), rather than after
+    /// each residual sum (BERT). The first attention's is that of the embeddings, where they have one.
     pub pre_norm: bool,
     /// Whether norms add a learned vector.
     pub norm_bias: bool,
@@ -544,6 +557,7 @@ impl ModelConfig {
         check_kept(keep, self.num_layers)?;
         if let Architecture::Encoder(encoder) = &self.architecture
             && encoder.pre_norm
+            && encoder.embedding_norm
             && (keep[0] != 0 || keep[1..].contains(&0))
         {
             return Err(Error::invalid(

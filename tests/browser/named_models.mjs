@@ -9,11 +9,16 @@ const read = (file) => JSON.parse(readFileSync(join(fixtures, file), "utf8"));
 /** The texts that vectors are of, and the pairs that scores are of. */
 export const { texts, pairs } = read("texts.json");
 
-/** All copies, by name. */
+const copy = (file) => ({ name: file.replace(/\.json$/, ""), ...read(file) });
+
+/** All copies of named models, by name. */
 export const named = readdirSync(fixtures)
   .filter((file) => file.includes("--"))
   .sort()
-  .map((file) => ({ name: file.replace(/\.json$/, ""), ...read(file) }));
+  .map(copy);
+
+/** The copy that stands for EmbeddingGemma 2. */
+export const gemma2 = copy("embedding-gemma2.json");
 
 /** A tensor's values, by its name. */
 const weights = (name, shape) => {

@@ -22,7 +22,7 @@ withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODEL
 const pairs = read("rerankers/pairs.json");
 const sigmoid = (score) => 1 / (1 + Math.exp(-score));
 
-for (const family of ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "modernbert", "gte", "qwen3"]) {
+for (const family of ["bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "distilbert", "mpnet", "modernbert", "gte", "qwen3", "gemma"]) {
   test(`${family} scores pairs as sentence-transformers does`, async () => {
     const expected = read(`rerankers/${family}/scores.json`).map(sigmoid);
     const { scores, info } = await page.evaluate(
@@ -80,6 +80,31 @@ test("an embedder is no reranker, and a reranker no embedder", async () => {
   // What is kept is not fetched once more for it.
   for (let time = 0; time < 2; time++) assert.match(await said("Embedder", "/fixtures/rerankers/bert"), /^RangeError: .*kiln rerank/);
   assert.equal(server.seen.filter(({ path }) => path === "/fixtures/rerankers/bert/model.safetensors").length, 1 + before);
+});
+
+test("a head of several scores ranks nothing", async () => {
+  const folder = join(KILN_MODELS, "three-scores");
+  cpSync(join(fixtures, "rerankers/bert"), folder, { recursive: true });
+  const file = readFileSync(join(folder, "model.safetensors"));
+  const start = 8 + Number(file.readBigUInt64LE(0));
+  const header = JSON.parse(file.subarray(8, start));
+  const parts = [];
+  let end = 0;
+  for (const [name, tensor] of Object.entries(header).filter(([name]) => name !== "__metadata__")) {
+    const part = file.subarray(...tensor.data_offsets.map((place) => start + place));
+    const isHead = name.startsWith("classifier.");
+    if (isHead) tensor.shape[0] = 3;
+    const bytes = Buffer.concat(isHead ? [part, part, part] : [part]);
+    tensor.data_offsets = [end, (end += bytes.length)];
+    parts.push(bytes);
+  }
+  const text = JSON.stringify(header);
+  const head = Buffer.from(text.padEnd(Math.ceil(text.length / 8) * 8));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(head.length));
+  writeFileSync(join(folder, "model.safetensors"), Buffer.concat([length, head, ...parts]));
+  const said = await page.evaluate(() => window.kiln.Reranker.load("/models/three-scores").then(() => "it loaded", (error) => `${error.name}: ${error.message}`));
+  assert.match(said, /^RangeError: .*the model gives each pair 3 scores, and a reranker gives one; name a model[^\n]*$/);
 });
 
 test("static embeddings give sentence-transformers' vectors", async () => {

@@ -82,6 +82,8 @@ test("a file says how long it is, and what it is not", () => {
   const tensors = safetensors({ __metadata__: { a: "b" }, x: { data_offsets: [0, 12] }, y: { data_offsets: [12, 40] } });
   assert.deepEqual(said("/model.safetensors", tensors), { length: tensors.length + 40 });
   assert.deepEqual(said("/model.safetensors", new Uint8Array()), { needs: 8 });
+  for (const file of ["PK\x03\x04", Uint8Array.of(0x80, 2)]) assert.deepEqual(said("/pytorch_model.bin", Buffer.from(file)), { most: 2 ** 32 });
+  assert.deepEqual(said("/pytorch_model.bin", new Uint8Array()), { needs: 1 });
   assert.deepEqual(said("/config.json", bytes(" {")), { most: 2 ** 28 });
   assert.deepEqual(said("/config.json", bytes("\ufeff[")), { most: 2 ** 28 });
   assert.deepEqual(said("/config.json", bytes(" ")), { needs: 2 });
@@ -99,6 +101,7 @@ test("a file says how long it is, and what it is not", () => {
     ["/x.safetensors", bytes("<!doctype html>"), /begins with "<!doctype html>"/],
     ["/x.safetensors", safetensors({ x: { data_offsets: [0, 1e300] } }), /without an end/],
     ["/x.safetensors", safetensors({ x: 7 }), /without an end/],
+    ["/pytorch_model.bin", bytes("<html>"), /begins with "<html>", as no file of PyTorch's does/],
     ["/config.json", bytes("<html>"), /no JSON: it begins with "<html>"/],
     ["/config.json", new Uint8Array(64), /no JSON/],
     ["/config.json", bytes(" ".repeat(64)), /no JSON/],
@@ -413,6 +416,31 @@ test("only 404 and 410 say that a file is not there", async () => {
   }
   folder({ ...plain, "modules.json": says(410) });
   assert.deepEqual(await loadFolder(), ["config.json", "tokenizer.json", "model.safetensors"]);
+});
+
+test("the shards that an index lists are beside it, in either format", async () => {
+  for (const [file, shard] of [["model.safetensors", WEIGHTS], ["pytorch_model.bin", "PK"]]) {
+    const [one, two] = [1, 2].map((at) => file.replace(".", `-0000${at}-of-00002.`));
+    const index = `${file}.index.json`;
+    for (const [root, modules] of [["", "[]"], ["0_Transformer/", '[{"path": "0_Transformer"}]']]) {
+      // A folder that has nothing but these.
+      const own = { "config.json": "{}", "tokenizer.json": "{}", [index]: JSON.stringify({ weight_map: { x: one, y: two, z: one } }), [one]: shard, [two]: shard };
+      const inside = Object.fromEntries(Object.entries(own).map(([name, body]) => [root + name, body]));
+      const { all } = folder({ "config.json": undefined, "modules.json": modules, ...inside });
+      const found = await loadFolder();
+      assert.deepEqual(found.filter((name) => name.includes(file.split(".")[0])), [index, one, two].map((name) => root + name));
+      store.held.clear();
+      all[root + two] = undefined;
+      await assert.rejects(loadFolder(), ({ message }) => message.includes(`/${root}${two}: the server says 404`));
+      store.held.clear();
+      for (const name of ["../x", "%2e%2e/x", 7, { path: two }]) {
+        all[root + index] = JSON.stringify({ weight_map: { x: name } });
+        await assert.rejects(loadFolder(), /index\.json names .*, which is no path inside the model$/);
+        store.held.clear();
+      }
+      server.mend();
+    }
+  }
 });
 
 test("a server that is in trouble is asked again", async () => {

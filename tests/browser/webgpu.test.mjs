@@ -165,16 +165,23 @@ test("auto takes the faster device, and the CPU where the GPU computes wrongly",
   assert.match(warnings.join(), /fails the test that it carries.*the CPU is used/);
 });
 
-test("a lost GPU is left for the CPU, in the midst of a run too", { timeout: 120_000 }, async () => {
-  const found = await page.evaluate(async (url) => {
-    const devices = [];
+/** Keeps the GPU's devices of the page's own thread as `window.devices`, for a test that takes them away. */
+const keepDevices = () =>
+  page.evaluate(() => {
+    window.devices = [];
     const { prototype } = GPUAdapter;
     const request = prototype.requestDevice;
     prototype.requestDevice = async function (...options) {
       const device = await request.apply(this, options);
-      devices.push(device);
+      window.devices.push(device);
       return device;
     };
+  });
+
+test("a lost GPU is left for the CPU, in the midst of a run too", { timeout: 120_000 }, async () => {
+  await keepDevices();
+  const found = await page.evaluate(async (url) => {
+    const { devices } = window;
     const model = await window.kiln.Embedder.load(url, { device: "webgpu", webgpu: window.webgpu, worker: false });
     const before = await model.embed("a boat");
     const runs = [
@@ -197,17 +204,11 @@ test("a lost GPU is left for the CPU, in the midst of a run too", { timeout: 120
 });
 
 test("a GPU that is lost while an adapter is taught stops nothing, and the CPU goes on with the adapter in use", { timeout: 240_000 }, async () => {
+  await keepDevices();
   const found = await page.evaluate(
     async ([url, given, texts]) => {
       const { Embedder, cosine } = window.kiln;
-      const devices = [];
-      const { prototype } = GPUAdapter;
-      const request = prototype.requestDevice;
-      prototype.requestDevice = async function (...options) {
-        const device = await request.apply(this, options);
-        devices.push(device);
-        return device;
-      };
+      const { devices } = window;
       const model = await Embedder.load(url, { device: "webgpu", webgpu: window.webgpu, worker: false });
       const trainer = await model.trainer({ training: window.training, kind: "lora", rank: 4 });
       const plan = { ...given, batchSize: 6, learningRate: 2e-3, holdBack: 0 };

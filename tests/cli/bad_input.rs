@@ -363,6 +363,14 @@ fn recipes_whose_texts_have_no_room() {
             ),
             ["predict_eos", "add_eos"],
         ),
+        // What ends a text is its suffix, and no EOS.
+        (
+            "add_eos = false\ntext_suffix = 'a'".into(),
+            format!(
+                "{data}\nobjective = 'reconstruction'\nreconstruction = {{ predict_eos = true, tied = true }}"
+            ),
+            ["predict_eos", "add_eos"],
+        ),
     ] {
         let error = train(&model, &stage);
         assert!(words.iter().all(|word| error.contains(word)), "{model} {stage}: {error}");

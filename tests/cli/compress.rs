@@ -7,9 +7,10 @@ mod quantize;
 
 use std::path::Path;
 
+use kiln_embed::checkpoint::{KilnFile, read_text};
 use serde_json::Value;
 
-use crate::harness::{Folder, TEXTS, failure, kiln, stdout};
+use crate::harness::{Folder, TEXTS, embed, failure, kiln, stdout};
 
 const MEAN: &str = "{ mode = 'mean' }";
 
@@ -66,4 +67,31 @@ fn what_cannot_be_done_is_said() {
     assert!(error.contains("quantized already"), "{error}");
     let error = failure(&mut kiln(&["export", "-m", &quantized, "-w", "int4:8", "-o", &out]));
     assert!(error.contains("exported already, with int8:8 weights"), "{error}");
+}
+
+#[test]
+fn one_file_has_its_vocabulary_once() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN);
+    let parsed = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+    let tokenizer = model.join("tokenizer.json");
+    let legible = serde_json::to_vec_pretty(&parsed(&std::fs::read(&tokenizer).unwrap())).unwrap();
+    std::fs::write(&tokenizer, &legible).unwrap();
+    std::fs::write(model.join("vocab.txt"), "the\n").unwrap();
+    let model = model.display().to_string();
+    let (many, file) = (folder.arg("many"), folder.arg("one.kiln"));
+    for (command, scheme) in [("quantize", "-s"), ("export", "-w")] {
+        for out in [&many, &file] {
+            let args = [command, "-m", &model, scheme, "int8:8", "-o", out, "--overwrite"];
+            kiln(&args).assert().success();
+        }
+        let many_has = |name: &str| std::fs::read(Path::new(&many).join(name)).unwrap();
+        assert!(many_has("vocab.txt") == b"the\n" && many_has("tokenizer.json") == legible);
+        let one = KilnFile::on_disk(Path::new(&file)).unwrap();
+        assert!(read_text(&one, "vocab.txt").unwrap().is_none());
+        let small = read_text(&one, "tokenizer.json").unwrap().unwrap();
+        assert!(small.len() < legible.len() && !small.contains(&b'\n'));
+        assert_eq!(parsed(&small), parsed(&legible));
+        assert_eq!(embed(&file, &folder, &[]), embed(&many, &folder, &[]));
+    }
 }

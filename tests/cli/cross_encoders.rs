@@ -1,5 +1,5 @@
-//! Cross-encoders that are trained: against PyTorch, to an overfit set, resumed, in sentence-transformers, and as
-//! teachers of embedders.
+//! Cross-encoders that are trained, decoders that answer yes or no among them: against PyTorch, to an overfit set, resumed,
+//! in sentence-transformers, and as teachers of embedders.
 
 mod bad_input;
 mod inspect;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Folder, kiln, names, stdout};
+use crate::harness::{Folder, failure, kiln, names, stdout};
 use crate::training::DATA;
 
 fn fixture(path: &str) -> PathBuf {
@@ -54,6 +54,35 @@ fn train(folder: &Folder, text: &str, run: &str, more: &[&str]) -> assert_cmd::C
         kiln(&["--quiet", "train", "--recipe", &path, "--data-dir", &data, "--output", &out]);
     command.args(more);
     command
+}
+
+/// A cross-encoder of BERT's shape whose head gives each pair three scores.
+pub(crate) fn three_scores(folder: &Folder) -> PathBuf {
+    let three = folder.path("three");
+    std::fs::create_dir(&three).unwrap();
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(fixture("rerankers/bert").join(file), three.join(file)).unwrap();
+    }
+    let from = kiln_embed::checkpoint::Directory::new(fixture("rerankers/bert")).unwrap();
+    let mut weights = kiln_embed::checkpoint::Weights::open(&from, "model").unwrap();
+    let tensors: Vec<_> = weights
+        .tensors()
+        .iter()
+        .map(|(name, info)| (name.clone(), info.shape.clone()))
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|(name, mut shape)| {
+            let values = weights.read(&name).unwrap().unwrap();
+            let head = name.starts_with("classifier.");
+            if head {
+                shape[0] = 3;
+            }
+            (name, shape, if head { values.repeat(3) } else { values })
+        })
+        .collect();
+    let bytes = kiln_embed::checkpoint::write_safetensors(&tensors, &[("format", "pt")]).unwrap();
+    std::fs::write(three.join("model.safetensors"), bytes).unwrap();
+    three
 }
 
 /// Scores of pairs by `kiln rerank`, in their order.
@@ -210,15 +239,123 @@ fn labelled_pairs_and_a_teachers_scores_are_learned() {
     assert!(*all.last().unwrap() < 0.3 * all[0], "{all:?}");
 }
 
+/// A copy of the fixture that answers yes or no, with a language-model head of its own.
+fn untied(folder: &Folder) -> PathBuf {
+    let (from, to) = (fixture("rerankers/qwen3"), folder.path("untied"));
+    std::fs::create_dir(&to).unwrap();
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(from.join(file), to.join(file)).unwrap();
+    }
+    let mut config = parse(&read(&from.join("config.json")));
+    config["tie_word_embeddings"] = false.into();
+    std::fs::write(to.join("config.json"), config.to_string()).unwrap();
+    let mut weights = tensors(&from);
+    let names: Vec<String> = weights.tensors().keys().cloned().collect();
+    let mut all: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
+    for name in names {
+        let shape = weights.tensors()[&name].shape.clone();
+        let values = weights.read(&name).unwrap().unwrap();
+        if name == "model.embed_tokens.weight" {
+            let other = values.iter().rev().copied().collect();
+            all.push(("lm_head.weight".into(), shape.clone(), other));
+        }
+        all.push((name, shape, values));
+    }
+    let bytes = kiln_embed::checkpoint::write_safetensors(&all, &[("format", "pt")]).unwrap();
+    std::fs::write(to.join("model.safetensors"), bytes).unwrap();
+    to
+}
+
+fn tensors(path: &Path) -> kiln_embed::checkpoint::Weights {
+    let folder = kiln_embed::checkpoint::Directory::new(path).unwrap();
+    kiln_embed::checkpoint::Weights::open(&folder, "model").unwrap()
+}
+
+#[test]
+fn a_decoder_that_answers_yes_or_no_is_taught_what_to_answer() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let tied = fixture("rerankers/qwen3");
+    let adapters =
+        "[model.lora]\nrank = 4\nalpha = 16\ndropout = 0.0\ntargets = ['all-linear']\n[[stage]]";
+    let untied = untied(&folder);
+    for (run, base, lora, compute) in [
+        ("whole", &tied, false, ""),
+        ("untied", &untied, false, "grad_cache = true\nchunk = 5\n"),
+        ("adapters", &tied, true, "checkpoint_blocks = true\n"),
+    ] {
+        let lr = if lora { "1e-2" } else { "3e-3" };
+        let stage = format!("steps = 40\nbatch_size = 4\nhard_negatives = 2\nlr = {lr}");
+        let mut text = recipe(Some(base), "data.jsonl", &stage);
+        if lora {
+            text = text.replace("[[stage]]", adapters);
+        }
+        let text = format!("{text}[compute]\n{compute}");
+        train(&folder, &text, run, &[]).assert().success();
+        let all = losses(&folder.path(run));
+        assert!(all[35..].iter().sum::<f64>() / 5.0 < 0.2 * all[0], "{run}: {all:?}");
+        let model = folder.path(run).join("model");
+        for row in DATA.lines().map(parse) {
+            let texts = [&row["pos"][0], &row["neg"][0], &row["neg"][1]];
+            let texts = texts.map(|text| text.as_str().unwrap());
+            let query = row["query"].as_str().unwrap();
+            let found = scores(&model.display().to_string(), query, &texts);
+            assert!(found[0] > 0.5 && found[1] < 0.5 && found[2] < 0.5, "{run}: {found:?}");
+        }
+        let (mut before, mut after) = (tensors(base), tensors(&model));
+        let names: Vec<String> = before.tensors().keys().cloned().collect();
+        assert!(names.iter().eq(after.tensors().keys()), "{run}");
+        for name in names {
+            let changed = before.read(&name).unwrap() != after.read(&name).unwrap();
+            assert_eq!(changed, !lora || name.ends_with("_proj.weight"), "{run}: {name}");
+        }
+        assert!(!folder.path(run).join("adapter").exists(), "{run}");
+        // It is a reranker by its files, and trains again from them.
+        let (name, texts, out) = (model.display().to_string(), folder.texts(), folder.arg("o.npy"));
+        let args = ["embed", "-m", &name, "--input", &texts, "--output", &out];
+        let said = failure(&mut kiln(&args));
+        assert!(said.contains("is a reranker (LogitScore)"), "{said}");
+        let more = recipe(
+            Some(&model),
+            "data.jsonl",
+            "steps = 1\nbatch_size = 4\nhard_negatives = 2\nlr = 1e-6",
+        );
+        train(&folder, &more, &format!("{run}-more"), &[]).assert().success();
+        let begun = losses(&folder.path(&format!("{run}-more")))[0];
+        assert!(begun < 0.2 * all[0], "{run}: {begun} {all:?}");
+    }
+    // Its other losses.
+    for (loss, settings) in [("multiple_negatives_ranking", ", num_negatives = 2"), ("lambda", "")]
+    {
+        let stage = format!(
+            "steps = 30\nbatch_size = 4\nhard_negatives = 2\nlr = 3e-3\nrerank = {{ loss = '{loss}'{settings} }}"
+        );
+        train(&folder, &recipe(Some(&tied), "data.jsonl", &stage), loss, &[]).assert().success();
+        let all = losses(&folder.path(loss));
+        assert!(all[25..].iter().sum::<f64>() / 5.0 < 0.5 * all[0], "{loss}: {all:?}");
+    }
+}
+
 #[test]
 fn a_stopped_run_goes_on_bit_for_bit() {
+    let of_head = |name: &str| name.starts_with("classifier.") || name.starts_with("bert.pooler.");
+    stopped("bert", ["query", "value"], &of_head);
+}
+
+#[test]
+fn a_stopped_run_of_a_decoder_goes_on_bit_for_bit() {
+    stopped("qwen3", ["q_proj", "v_proj"], &|_| false);
+}
+
+/// Two stages with adapters of two projections; beside what they adapt the tensors `of_head` train.
+fn stopped(base: &str, targets: [&str; 2], of_head: &dyn Fn(&str) -> bool) {
     let folder = Folder::new();
     folder.write("data.jsonl", DATA);
     candidates(&folder);
     // Adapters with dropout, in-batch negatives that are drawn, an evaluation, two stages.
-    let base = fixture("rerankers/bert");
+    let base = fixture(&format!("rerankers/{base}"));
     let text = format!(
-        "name = 'stopped'\nseed = 5\n[model]\nbase = '{}'\n[model.lora]\nrank = 4\ndropout = 0.2\ntargets = ['query', 'value']\n\
+        "name = 'stopped'\nseed = 5\n[model]\nbase = '{}'\n[model.lora]\nrank = 4\ndropout = 0.2\ntargets = {targets:?}\n\
          [eval]\nevery = 3\nset = [{{ name = 'seen', path = 'candidates.jsonl' }}]\n\
          [[stage]]\nname = 'first'\nobjective = 'rerank'\ndata = ['data.jsonl']\nsteps = 8\nbatch_size = 3\n\
          curriculum = 'sampled'\nlr = 3e-3\nrerank = {{ loss = 'multiple_negatives_ranking', num_negatives = 2 }}\n\
@@ -248,15 +385,10 @@ fn a_stopped_run_goes_on_bit_for_bit() {
         assert!(weights() == trained, "from step {last}");
     }
     // Only what the adapters adapt and the head have changed.
-    let tensors = |path: &Path| {
-        let folder = kiln_embed::checkpoint::Directory::new(path).unwrap();
-        kiln_embed::checkpoint::Weights::open(&folder, "model").unwrap()
-    };
     let (mut before, mut after) = (tensors(&base), tensors(&run.join("model")));
     for name in before.tensors().keys().cloned().collect::<Vec<_>>() {
         let changed = before.read(&name).unwrap() != after.read(&name).unwrap();
-        let trains = ["query.weight", "value.weight"].iter().any(|part| name.ends_with(part))
-            || ["classifier.", "bert.pooler."].iter().any(|part| name.starts_with(part));
-        assert_eq!(changed, trains, "{name}");
+        let adapted = targets.iter().any(|target| name.ends_with(&format!("{target}.weight")));
+        assert_eq!(changed, adapted || of_head(&name), "{name}");
     }
 }

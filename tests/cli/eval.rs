@@ -207,6 +207,49 @@ fn rounded_weights_and_the_light_set_print_their_gap() {
     }
 }
 
+/// A light set is another one where its teacher is asked otherwise, and so are its results.
+#[test]
+fn the_light_sets_teacher_has_prompts_of_its_own() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let (data, suite) = write_tasks(&folder);
+    let output = folder.arg("results");
+    let run = |more: &[&str]| {
+        let suite = ["--suite", &suite, "--data", &data, "--only", "Own-retrieval"];
+        let mut command = eval(&folder, &[&["-m", &model, "-o", &output], &suite[..]].concat());
+        command.args(more);
+        command
+    };
+    let light = |more: &[&str]| {
+        let actual = json(&stdout(run(&["--light", &model]).args(more)));
+        actual["revision"].as_str().unwrap().to_string()
+    };
+    let bare = light(&[]);
+    let told = light(&["--light-query-prompt", "find:"]);
+    assert!(told.starts_with(&format!("{bare}-")), "{bare} {told}");
+    assert_eq!(light(&["--light-query-prompt-name", "query"]), told);
+    let document = light(&["--light-document-prompt", "find:"]);
+    assert_eq!(light(&["--light-document-prompt-name", "query"]), document);
+    assert_ne!(document, told);
+    assert_ne!(light(&["--light-query-prompt", "seek:"]), told);
+
+    let error = failure(
+        run(&["--quiet", "--light", &model]).args(["--light-document-prompt-name", "seek"]),
+    );
+    assert!(error.contains("seek") && error.contains("query"), "{error}");
+    for (flag, other) in [
+        ("--light-query-prompt", "--light-query-prompt-name"),
+        ("--light-document-prompt", "--light-document-prompt-name"),
+    ] {
+        for flag in [flag, other] {
+            let error = failure(&mut run(&[flag, "x"]));
+            assert!(error.contains("--light <"), "{error}");
+        }
+        let error = failure(run(&["--light", &model, flag, "x"]).args([other, "y"]));
+        assert!(error.contains(flag) && error.contains(other), "{error}");
+    }
+}
+
 #[test]
 fn trec_runs_are_scored_with_trec_evals_names() {
     let fixture =

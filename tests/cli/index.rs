@@ -144,6 +144,80 @@ fn search_reads_a_graph_and_files_of_vectors_as_it_reads_one_file() {
     assert!(said.contains("--expansion"), "{said}");
 }
 
+/// Standard error of a search that must succeed.
+fn notes(model: &str, index: &str, more: &[&str]) -> String {
+    let args = ["search", "-m", model, "-Q", TEXTS[0], "--index", index];
+    let output = kiln(&[&args[..], more].concat()).assert().success().get_output().clone();
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn vectors_of_another_precision_are_searched_and_said_to_be_so() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    std::fs::create_dir_all(folder.path("docs")).unwrap();
+    let (docs, texts) = (folder.arg("docs"), folder.write("docs/a.txt", TEXTS.join("\n")));
+    for (weights, said) in [
+        ("int8:128", "int8:128"),
+        ("int8:channel", "int8:channel"),
+        ("int4:64", "int4:64"),
+        ("fp8-e4m3", "fp8-e4m3:channel"),
+        ("fp8-e5m2:32", "fp8-e5m2:32"),
+    ] {
+        let (many, single) =
+            (folder.arg(&format!("{}/", weights.replace(':', "-"))), folder.arg("i.parquet"));
+        for (input, output) in [(&docs, &many), (&texts, &single)] {
+            let args = ["embed", "--quiet", "-m", &model, "--weights", weights];
+            stdout(&mut kiln(&[&args[..], &["--input", input, "--output", output]].concat()));
+            let noted = notes(&model, output, &[]);
+            let expected = format!("made by {said} weights, and the queries' are by kept");
+            assert!(noted.contains(&expected), "{output}: {noted}");
+            let noted = notes(&model, output, &["--weights", weights]);
+            assert!(!noted.contains("its vectors were"), "{output}: {noted}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_vectors_knows_its_model() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let texts = folder.texts();
+    let at = |name: &str| folder.arg(name);
+    for name in ["e.parquet", "e.safetensors", "e.npy", "e.jsonl"] {
+        let args = ["embed", "--quiet", "-m", &model, "--input", &texts, "--output", &at(name)];
+        stdout(&mut kiln(&args));
+    }
+    for name in ["s.parquet", "s.safetensors"] {
+        let args = ["search", "--quiet", "-m", &model, "-Q", "x", "--corpus", &texts];
+        stdout(&mut kiln(&[&args[..], &["--save-index", &at(name)]].concat()));
+    }
+    let args = ["index", "--quiet", "-i", &at("e.parquet"), "-o", &at("graph")];
+    stdout(&mut kiln(&args));
+    for name in ["e.parquet", "e.safetensors", "s.parquet", "s.safetensors", "graph"] {
+        let noted = notes(&model, &at(name), &[]);
+        assert!(!noted.contains("its vectors were"), "{name}: {noted}");
+    }
+    let other = folder.model("{ mode = 'cls' }").display().to_string();
+    for name in ["e.parquet", "e.safetensors", "s.parquet", "s.safetensors", "graph"] {
+        let args = ["search", "-m", &other, "-Q", "x", "--index", &at(name)];
+        let said = failure(&mut kiln(&args));
+        assert!(said.contains("has vectors of the model"), "{name}: {said}");
+    }
+    // These have no place for it.
+    for name in ["e.npy", "e.jsonl"] {
+        notes(&other, &at(name), &[]);
+    }
+    // What another program has put there.
+    let tensor = ("embedding".to_string(), vec![1, 16], vec![0.5; 16]);
+    let metadata = [("kiln.settings", "{}")];
+    let bytes = kiln_embed::checkpoint::write_safetensors(&[tensor], &metadata).unwrap();
+    let index = folder.write("odd.safetensors", bytes);
+    let args = ["search", "-m", &model, "-Q", "x", "--index", &index];
+    let said = failure(&mut kiln(&args));
+    assert!(said.contains("odd.safetensors") && said.contains("not what kiln embed"), "{said}");
+}
+
 #[test]
 fn an_index_is_written_whole_and_read_whole_or_refused() {
     let folder = Folder::new();

@@ -29,6 +29,7 @@ mod mining;
 #[allow(dead_code, unreachable_pub)]
 mod named;
 mod named_models;
+mod objectives;
 mod peers;
 #[path = "../harness/proxy.rs"]
 mod proxy;

@@ -222,6 +222,29 @@ fn pairs_are_mined_from_the_texts_of_all_pairs() {
     }
 }
 
+/// STS data whose scores go from 0 to 1.
+#[test]
+fn pairs_have_a_threshold() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let pairs = folder.write(
+        "pairs.csv",
+        "sentence1,sentence2,score\nthe river floods,the river rises,0.8\ngranite walls,a violinist,0.2\n",
+    );
+    let out = folder.arg("mined.jsonl");
+    let args = ["--quiet", "mine", "--model", &model, "--data", &pairs, "--output", &out];
+    let error = failure(&mut kiln(&args));
+    assert!(error.contains("the highest is 0.8") && error.contains("--threshold"), "{error}");
+    kiln(&args).args(["--percent-of-positive", "0", "--threshold", "0.8"]).assert().success();
+    let queries: Vec<Value> =
+        lines(&folder, "mined.jsonl").into_iter().map(|line| line["query"].clone()).collect();
+    assert_eq!(queries, ["the river floods", "the river rises"]);
+    let rows = folder.write("rows.jsonl", PAIRS);
+    let args = ["--quiet", "mine", "--model", &model, "--data", &rows, "--output", &out];
+    let error = failure(kiln(&args).args(["--threshold", "0.8"]));
+    assert!(error.contains("threshold says nothing"), "{error}");
+}
+
 #[test]
 fn granularity_tells_graded_negatives_from_others() {
     let folder = Folder::new();

@@ -4,6 +4,7 @@
 use kiln_embed::checkpoint::{Directory, Weights};
 use serde_json::{Value, json};
 
+use crate::cross_encoders::three_scores;
 use crate::harness::{Folder, TEXTS, embed, failure, kiln, stdout};
 use crate::server::Server;
 
@@ -298,6 +299,31 @@ fn what_is_no_reranker_and_what_is_no_embedder() {
     assert!(said.contains("takes no instruction"), "{said}");
 }
 
+/// As those have that judge whether one text follows from another.
+#[test]
+fn a_head_of_several_scores_ranks_nothing() {
+    let folder = Folder::new();
+    let three = three_scores(&folder).display().to_string();
+    let shown = stdout(&mut kiln(&["inspect", "-m", &three]));
+    assert!(shown.contains("3 scores of each pair"), "{shown}");
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let (texts, out) = (folder.texts(), folder.arg("out"));
+    for args in [
+        &["rerank", "-m", &three, "-Q", "x", "-t", "y"][..],
+        &["search", "-m", &model, "-Q", "x", "--corpus", &texts, "--reranker", &three],
+        &["serve", "--reranker", &three, "--port", "0"],
+        &["quantize", "-m", &three, "-o", &out],
+        &["export", "-m", &three, "-o", &out],
+    ] {
+        let said = failure(kiln(args).arg("--quiet"));
+        let line = format!(
+            "error: {three}: the model gives each pair 3 scores, and a reranker gives one; name"
+        );
+        assert!(said.starts_with(&line), "{args:?}: {said}");
+    }
+    assert!(!folder.path("out").exists());
+}
+
 /// A reranker's folder with one file changed or added.
 fn changed(folder: &Folder, of: &str, file: &str, content: &Value) -> String {
     let copy = folder.path(&format!("{of}-{}", file.replace('.', "-")));
@@ -408,7 +434,7 @@ fn a_language_model_that_ranks_is_taken_for_no_embedder() {
 /// A decoder that ranks is rounded like a cross-encoder, and is one file, with its prompt and its direction in f32.
 #[test]
 fn a_decoder_that_ranks_is_quantized_and_exported() {
-    for name in ["qwen3", "qwen3-chat", "qwen3-one-token"] {
+    for name in ["qwen3", "qwen3-chat", "qwen3-one-token", "gemma"] {
         let folder = Folder::new();
         let base = folder.path("a-reranker");
         std::fs::create_dir_all(base.join("1_LogitScore")).unwrap();

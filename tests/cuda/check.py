@@ -118,6 +118,7 @@ class Check:
         for path in reports:
             found |= json.loads(path.read_text()) if path.exists() else {}
         found["status"] = done.returncode
+        found["last"] = (done.stderr.splitlines() or [""])[-1]
         found["complaints"] = [line for line in done.stderr.splitlines() if line.startswith(("fake", "emulator"))]
         return found
 
@@ -182,6 +183,10 @@ def compiled(check, base):
         check.say(f"sm_{architecture}, {name}, once more", passed, f"{count} kernels compiled, {launches} launches, exit status {status}")
 
 
+# Launches of embedding by two blocks, at most: a norm that fusion made of several kernels would be ten more.
+DECODER, MOST_OF_DECODER = "decoder, f32", 100
+
+
 def emulated(check, base):
     settings = check.cuda | emulating(check.work)
     work, mini = check.work, ROOT / "web-demo" / "kiln-mini.kiln"
@@ -189,7 +194,7 @@ def emulated(check, base):
     for name, model, texts, more, least in (
         ("kiln-mini, f32", mini, "short.txt", ["--weights", "f32"], 0.99999),
         ("kiln-mini, packed", mini, "short.txt", [], 0.999),
-        ("decoder, f32", base, "short.txt", [], 0.99999),
+        (DECODER, base, "short.txt", [], 0.99999),
         ("decoder, int8", base, "short.txt", ["--weights", "int8"], 0.999),
         ("decoder, long texts", base, "long.txt", ["--max-length", "1024"], 0.99999),
         ("decoder, bf16", base, "short.txt", ["--weights", "bf16"], 0.999),
@@ -199,22 +204,26 @@ def emulated(check, base):
         ours, theirs = np.load(work / "cpu.npy"), np.load(work / "gpu.npy")
         cosine = float((ours * theirs).sum(1).min())
         counts = f"{found['launches']} launches, {found['not_run']} not run, {found['peak_bytes'] >> 20} MiB"
+        few = name != DECODER or found["launches"] <= MOST_OF_DECODER
         # Products are TF32's on CUDA, whose numbers have ten bits.
-        check.say(name, cosine > least and not found["not_run"], f"smallest cosine to the CPU {cosine:.8f}; {counts}")
+        check.say(name, cosine > least and not found["not_run"] and few, f"smallest cosine to the CPU {cosine:.8f}; {counts}")
     # From the same weights: what is drawn for a new model, or for an adapter's A, differs from device to device. An adapter
     # begins with a B of zeros, so that its first loss is the base's, and nothing after it is alike.
-    onto, bf16 = f'base = "{base}"', '[compute]\nprecision = "bf16"\n'
+    onto, bf16 = f'base = "{base}"', PRECISION
     # As language models come; its frozen weights stay so on a GPU.
     half = work / "half"
     check.run(["quantize", "--model", base, "--scheme", "bf16", "--output", half])
     # A head that folds into its projections in training.
     check.run(train(check.recipe("wide", 1, onto, pooling=WIDE_HEADS), work / "wide", "cpu"))
     wide = f'base = "{work / "wide" / "model"}"'
+    # Blocks that are computed again drop out other values.
+    keeping = LORA.replace("targets", "dropout = 0.0, targets")
     for name, recipe, near, steps, keys in (
         ("training, all parameters, f32", check.recipe("full", 2, onto), 0.005, 2, ("loss", "grad_norm")),
+        ("the same, checkpointed blocks", check.recipe("again", 2, onto, compute="[compute]\n" + CHECKPOINTED), 0.005, 2, ("loss", "grad_norm")),
         ("training, wide pooling heads, f32", check.recipe("wide-full", 2, wide, pooling=WIDE_HEADS), 0.005, 2, ("loss", "grad_norm")),
         ("training, LoRA, f32", check.recipe("lora-f32", 1, onto, LORA), 0.005, 1, ("loss",)),
-        ("training, LoRA, bf16", check.recipe("lora", 1, onto, LORA, compute=bf16), 0.03, 1, ("loss",)),
+        ("training, LoRA, bf16", check.recipe("lora", 1, onto, keeping, compute=bf16), 0.03, 1, ("loss",)),
         ("training, LoRA, bf16, a base in bf16", check.recipe("half", 1, f'base = "{half}"', LORA, compute=bf16), 0.03, 1, ("loss",)),
     ):
         outputs = [work / f"{recipe.stem}-{device}" for device in ("cpu", "gpu")]
@@ -222,10 +231,16 @@ def emulated(check, base):
         found = check.run(train(recipe, outputs[1], "cuda:0"), settings)
         runs = [[json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()] for output in outputs]
         assert [len(run) for run in runs] == [steps, steps]
-        far = {key: max(abs(cpu[key] - gpu[key]) / abs(cpu[key]) for cpu, gpu in zip(*runs)) for key in keys}
-        said = ", ".join(f"{key} within {value:.1e} of the CPU's" for key, value in far.items())
-        passed = max(far.values()) < near and not found["not_run"]
+        apart = {key: max(abs(cpu[key] - gpu[key]) / abs(cpu[key]) for cpu, gpu in zip(*runs)) for key in keys}
+        said = ", ".join(f"{key} within {value:.1e} of the CPU's" for key, value in apart.items())
+        passed = max(apart.values()) < near and not found["not_run"]
         check.say(name, passed, f"{said}; {found['launches']} launches, {found['peak_bytes'] >> 20} MiB")
+    # On one device adapters begin alike, so that gradients are compared, too.
+    again = work / "checkpointed-gpu"
+    found = check.run(train(check.recipe("checkpointed", 1, onto, keeping, compute=bf16 + CHECKPOINTED), again, "cuda:0"), settings)
+    apart = far(steps_of(work / "lora-gpu"), steps_of(again))
+    said = f"loss and norm within {apart:.1e} of those of whole graphs; {found['launches']} launches"
+    check.say("training, LoRA, bf16, checkpointed blocks", apart < 0.01 and not found["not_run"], said)
 
 
 # Decoders of which the blocks alone count: one as thin as may be, and one as wide as Mistral-7B.
@@ -272,6 +287,15 @@ def counting(work, architecture):
     return {"FAKE_CUDA_SM": str(architecture), "FAKE_CUDA_KERNELS": str(kernels), "XDG_CACHE_HOME": str(work / "cache-counted")}
 
 
+def cut_short(found, output, steps):
+    """What a run whose kernels are not run ended with before its last step, if it did; what it makes of the model after may be
+    refused, and a panic or a signal has another status."""
+    lines = output / "metrics.jsonl"
+    made = len(lines.read_text().splitlines()) if lines.exists() else 0
+    whole = found["status"] in (0, 1) and made == steps
+    return [] if whole else [f"exit status {found['status']} after {made} of {steps} steps: {found['last']}"]
+
+
 def counted(check, base):
     """Launches of a step and the largest memory by layers. Kernels are compiled, and none is run."""
     words = [f"word{i}" for i in range(2000)]
@@ -282,16 +306,18 @@ def counted(check, base):
     settings = check.cuda | counting(check.work, 80)
     lora, dropping = ALL_LINEAR.replace("DROPOUT", "0.0"), ALL_LINEAR.replace("DROPOUT", "0.1")
     wide = "as wide as Mistral-7B"
-    for number, (name, shape, adapters, compute, (texts, length)) in enumerate((
-        ("all parameters, f32", THIN, "", "", (8, 64)),
-        ("LoRA, f32", THIN, lora, "", (8, 64)),
-        ("LoRA, bf16", THIN, lora, PRECISION, (8, 64)),
-        ("LoRA with dropout, bf16", THIN, dropping, PRECISION, (8, 64)),
-        ("LoRA, bf16, checkpointed", THIN, lora, PRECISION + CHECKPOINTED, (8, 64)),
-        (f"{wide}: LoRA, bf16, checkpointed", MISTRAL, lora, PRECISION + CHECKPOINTED, (32, 512)),
-        (f"{wide}: LoRA, bf16", MISTRAL, lora, PRECISION, (8, 128)),
+    # The last column is what a layer may add at most: launches of a step where it is thin, GiB where it is wide.
+    for number, (name, shape, adapters, compute, (texts, length), most) in enumerate((
+        ("all parameters, f32", THIN, "", "", (8, 64), 52),
+        ("LoRA, f32", THIN, lora, "", (8, 64), 82),
+        ("LoRA, bf16", THIN, lora, PRECISION, (8, 64), 88),
+        ("LoRA with dropout, bf16", THIN, dropping, PRECISION, (8, 64), 140),
+        # Of three forward passes there would be more.
+        ("LoRA, bf16, checkpointed", THIN, lora, PRECISION + CHECKPOINTED, (8, 64), 124),
+        (f"{wide}: LoRA, bf16, checkpointed", MISTRAL, lora, PRECISION + CHECKPOINTED, (32, 512), 0.55),
+        (f"{wide}: LoRA, bf16", MISTRAL, lora, PRECISION, (8, 128), 0.62),
     )):
-        launches, peaks, predicted = [], [], []
+        launches, peaks, predicted, ended = [], [], [], []
         for layers in LAYERS:
             model = check.work / f"zeros-{number}-{layers}"
             zeros(model, base, shape, layers)
@@ -304,19 +330,31 @@ def counted(check, base):
                 recipe = recipe.replace("batch_size = 4", f"batch_size = {texts // 2}\nhard_negatives = 0")
                 path = check.work / f"count-{number}-{layers}-{steps}.toml"
                 path.write_text(recipe)
-                # Evaluation and saving come after.
                 output = check.work / f"counted-{number}-{layers}-{steps}"
                 found.append(check.run(train(path, output, "cuda:0"), settings, may_fail=True))
+                ended += cut_short(found[-1], output, steps)
                 # A wide model is gigabytes in f32.
                 shutil.rmtree(output, ignore_errors=True)
             dry = [check.kiln, "train", "--recipe", path, "--dry-run", "--json", "--quiet", "--device", "cuda:0"]
             said = json.loads(subprocess.run(dry, capture_output=True, text=True, check=True).stdout)
             predicted.append(sum(said["stages"][0]["memory"].values()) / 2**30)
-            launches.append(found[-1]["launches"] - found[0]["launches"])
-            peaks.append(found[-1]["peak_bytes"] / 2**30)
+            # One that is killed leaves no report.
+            launches.append(found[-1].get("launches", 0) - found[0].get("launches", 0))
+            peaks.append(found[-1].get("peak_bytes", 0) / 2**30)
         each, every = ((of[-1] - of[0]) / (LAYERS[-1] - LAYERS[0]) for of in (launches, peaks))
         listed = ", ".join(f"{peak:.3f} ({said:.3f})" for peak, said in zip(peaks, predicted))
-        print(f"{name}: launches a step {launches}, {each:.0f} a layer; GiB (as the dry run says) {listed}, {every:.3f} a layer", flush=True)
+        counts = f"launches a step {launches}, {each:.0f} a layer" if shape is THIN else f"GiB (as the dry run says) {listed}, {every:.3f} a layer"
+        passed = not ended and 0 < (each if shape is THIN else every) <= most
+        check.say(name, passed, "; ".join([f"{counts}, of at most {most}", *ended]))
+    # Pages that a stage has filled are the driver's again before the next one, of other sizes, fills its own.
+    recipe = RECIPE.format(steps=1, model=f'base = "{check.work / "zeros-1-2"}"', lora=lora, pooling=MEAN)
+    recipe = recipe.replace("max_length = 32", "max_length = 512").replace("batch_size = 4", "batch_size = 16\nhard_negatives = 0")
+    second = recipe[recipe.index("[[stage]]") :].replace('"all"', '"merged"').replace("= 16", "= 2") + "merge_lora = true\n"
+    path, output = check.work / "count-stages.toml", check.work / "counted-stages"
+    path.write_text(recipe + second)
+    found = check.run(train(path, output, "cuda:0"), settings, may_fail=True)
+    ended, freed = cut_short(found, output, 2), found.get("freed_bytes", 0) / 2**20
+    check.say("between stages", not ended and freed > 0, "; ".join([f"{freed:.0f} MiB are given back", *ended]))
 
 
 def steps_of(run):

@@ -7,7 +7,7 @@
 //   FAKE_CUDA_MIB     the memory that it claims, of whose size pools make their pages   (81920, which can be had either way)
 //   FAKE_CUDA_BREAKS  the number of a launch from which on all fail
 //   FAKE_CUDA_LIST    a file that gets a line for each launch: the kernel's name, and its grid
-//   FAKE_CUDA_REPORT  a file that gets one line of JSON at the end: kernels, launches, the largest memory in bytes
+//   FAKE_CUDA_REPORT  a file that gets one line of JSON at the end: kernels, launches, the largest memory and what was freed in bytes
 //
 // It has what cudarc's callers here use. A function that is missing shows at once: cudarc cannot load it.
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@ enum { SUCCESS = 0, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NO_CONTEXT = 201, N
 static const size_t MEMORY = 80ull << 30, PAGE = 4096;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static size_t kernels, launches, skipped, live, peak;
+static size_t kernels, launches, skipped, live, peak, freed;
 
 static int number_of(const char *name, int usual) {
   const char *text = getenv(name);
@@ -40,8 +40,8 @@ static void report(void) {
   const char *path = getenv("FAKE_CUDA_REPORT");
   FILE *file = path ? fopen(path, "w") : NULL;
   if (!file) return;
-  fprintf(file, "{\"architecture\":%d,\"kernels\":%zu,\"launches\":%zu,\"not_run\":%zu,\"peak_bytes\":%zu}\n",
-          architecture(), kernels, launches, skipped, peak);
+  fprintf(file, "{\"architecture\":%d,\"kernels\":%zu,\"launches\":%zu,\"not_run\":%zu,\"peak_bytes\":%zu,\"freed_bytes\":%zu}\n",
+          architecture(), kernels, launches, skipped, peak, freed);
   fclose(file);
 }
 
@@ -147,6 +147,7 @@ Result cuMemFree_v2(Pointer pointer) {
   munmap(memory, whole);
   pthread_mutex_lock(&lock);
   live -= bytes;
+  freed += bytes;
   pthread_mutex_unlock(&lock);
   return SUCCESS;
 }

@@ -60,4 +60,8 @@ if [ "$kernels" ]; then
   xz -T0 -6 "$out/kernels.tar"
 fi
 du -sh "$out"
-if [ "$(du -sm "$out" | cut -f 1)" -gt 64 ]; then echo "pack: that is more than 64 MiB, which one may be allowed to bring along" >&2; fi
+if [ "$(du -sm "$out" | cut -f 1)" -gt 64 ]; then
+  echo "pack: that is more than 64 MiB, which one may be allowed to bring along:" >&2
+  du -h "$out"/* >&2
+  exit 1
+fi

@@ -17,12 +17,13 @@ use kiln_tests::fixture;
 
 type B = Autodiff<Flex>;
 
-const FAMILIES: [&str; 25] = [
+const FAMILIES: [&str; 27] = [
     "bert",
     "camembert",
     "distilbert",
     "embedding-gemma2",
     "eurobert",
+    "gemma",
     "gemma3",
     "gemma3-both",
     "gte",
@@ -43,6 +44,7 @@ const FAMILIES: [&str; 25] = [
     "qwen3",
     "roberta",
     "xlm-roberta",
+    "xlm-roberta-xl",
 ];
 
 /// What trains.
@@ -294,19 +296,36 @@ fn one_operation_has_the_gradients_of_many_on<D: Kernels>(device: D::Device) {
     }
 }
 
-/// What drops out is the same on every device.
+/// What drops out is the same on every device, by one mask and by several of one input.
 fn dropout_is_that_of_the_cpu<D: Kernels>(device: D::Device) {
+    fn back<T: Kernels>(shape: [usize; 2], masks: &[DropoutMask], device: &T::Device) -> Vec<f32> {
+        let sum = numbers::<T, 2>(shape, 1.0, device);
+        let x = numbers::<T, 2>([shape[0], masks.len() * shape[1]], 2.0, device);
+        values(T::add_dropped(sum, x, masks))
+    }
     for (shape, seed) in [([1, 1], 1), ([3, 5], u64::MAX), ([40, 300], 0x0123_4567_89ab_cdef)] {
         let mask = DropoutMask { seed, kept: 0.7 };
         let count = shape[0] * shape[1];
-        let values: Vec<f32> = (0..count).map(|i| i as f32 - 7.0).collect();
-        let data = TensorData::new(values, shape);
-        let dropped = D::drop_out(Tensor::from_data(data.clone(), &device), mask);
-        let expected = Flex::drop_out(Tensor::from_data(data, &Default::default()), mask);
-        let expected = expected.into_data().to_vec::<f32>().unwrap();
-        let zeros = expected.iter().filter(|value| **value == 0.0).count();
-        assert!(count < 100 || (zeros as f64 / count as f64 - 0.3).abs() < 0.02, "{zeros}");
-        assert_eq!(dropped.into_data().to_vec::<f32>().unwrap(), expected, "{shape:?}");
+        let each: Vec<f32> = (0..count).map(|i| i as f32 - 7.0).collect();
+        let data = TensorData::new(each, shape);
+        let masks = [mask, DropoutMask { seed: seed / 3, kept: 0.4 }, mask];
+        for masks in [&masks[..1], &masks[..]] {
+            let dropped = D::drop_out(Tensor::from_data(data.clone(), &device), masks);
+            let cpu = Default::default();
+            let expected = Flex::drop_out(Tensor::from_data(data.clone(), &cpu), masks);
+            assert_eq!(dropped.dims(), [shape[0], masks.len() * shape[1]]);
+            let (dropped, expected) = (values(dropped), values(expected));
+            let zeros = expected.iter().filter(|value| **value == 0.0).count();
+            let share = if masks.len() == 1 { 0.3 } else { 0.4 };
+            let share = share - zeros as f64 / expected.len() as f64;
+            assert!(count < 100 || share.abs() < 0.02, "{zeros}");
+            assert_eq!(dropped, expected, "{shape:?}");
+            for (x, y) in
+                back::<D>(shape, masks, &device).into_iter().zip(back::<Flex>(shape, masks, &cpu))
+            {
+                assert!((x - y).abs() < 1e-5, "{x} {y}, {shape:?}, {} masks", masks.len());
+            }
+        }
     }
 }
 
@@ -496,7 +515,7 @@ fn norms_have_their_gradients(seq: usize) {
     };
     let rows = vec![0..seq; batch];
     let bias = matrix(heads.queries, 2 * seq - 1, 50.0);
-    let seen = Seen { rows: &rows, angles: None, mask: None, bias: Some(&bias) };
+    let seen = Seen { rows: &rows, angles: None, mask: None, bias: Some(&bias), unread: false };
     let attended = |x| {
         let context = B::self_attention(linear(x, &weights[0]), heads, seen);
         linear(context, &weights[1])

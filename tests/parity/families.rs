@@ -88,11 +88,11 @@ macro_rules! families {
 // Alike in one test, which is one process: on software adapters most of the time goes into compiling
 // shaders, which they share.
 families! {
-    encoders: ["bert", "roberta", "xlm-roberta", "camembert", "distilbert"],
+    encoders: ["bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "distilbert"],
     biased_encoders: ["mpnet", "jina-bert"],
     rotary_encoders: ["modernbert", "nomic-bert", "nomic-bert-released", "nomic-bert-moe", "gte", "gte-released", "eurobert", "jina-v3", "jina-v3-released"],
     llama: ["llama", "llama-llama3", "llama-linear", "llama-yarn", "llama-geglu"],
-    gemma: ["gemma3", "gemma3-both", "embedding-gemma2", "embedding-gemma2-released"],
+    gemma: ["gemma", "gemma3", "gemma3-both", "embedding-gemma2", "embedding-gemma2-released"],
     mistral_and_qwen: ["mistral", "qwen2", "qwen2-window", "qwen3"],
 }
 

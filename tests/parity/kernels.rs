@@ -200,7 +200,7 @@ fn attention<B: Kernels>(device: B::Device) {
             let biases: Vec<f32> = drawn(queries * (2 * seq - 1), 17);
             let bias = biased.then(|| floats::<B, 2>(&biases, [queries, 2 * seq - 1], &device));
             let (angles, mask) = (tables.as_ref(), mask.as_ref());
-            let seen = Seen { rows: &rows, angles, mask, bias: bias.as_ref() };
+            let seen = Seen { rows: &rows, angles, mask, bias: bias.as_ref(), unread: false };
             let actual = read(B::self_attention(tensor, heads, seen));
             assert_eq!(actual.len(), batch * seq * queries * width);
             for text in 0..batch {

@@ -25,7 +25,9 @@ fn error<'a>(found: impl Iterator<Item = &'a f32>, expected: impl Iterator<Item 
 fn named_models<B: Kernels>(device: B::Device) {
     let (texts, pairs) = (texts(), pairs());
     let tolerance = kiln_tests::allowed::<B>(&device, TOLERANCE);
-    let models = NamedModel::all();
+    // And of families that none is of.
+    let families = ["gemma", "xlm-roberta-xl"].map(NamedModel::of_family);
+    let models: Vec<NamedModel> = NamedModel::all().into_iter().chain(families).collect();
     let mut wrong = Vec::new();
     for model in &models {
         let (folder, name) = (model.folder(), &model.model);

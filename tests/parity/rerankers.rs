@@ -1,5 +1,5 @@
-//! Scores of cross-encoders of every family against sentence-transformers (and, for the decoder, against the
-//! recipe of its model card): pairs of one and of two token types, texts that are cut, empty texts.
+//! Scores of cross-encoders of every family against sentence-transformers (and, for decoders, against the
+//! recipes of their model cards): pairs of one and of two token types, texts that are cut, empty texts.
 
 use kiln_embed::checkpoint::{
     Directory, Files, LoadOptions, Weights, read_text, write_safetensors,
@@ -8,7 +8,7 @@ use kiln_embed::kernels::Kernels;
 use kiln_embed::quant::WeightPrecision;
 use kiln_embed::reranker::{Reranker, ScoreActivation, save_reranker};
 use kiln_tests::fixture;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn reranker<B: Kernels>(name: &str, device: &B::Device) {
     let folder = fixture(&format!("rerankers/{name}"));
@@ -43,10 +43,11 @@ fn reranker<B: Kernels>(name: &str, device: &B::Device) {
     eprintln!("PARITY reranker {name}: {worst:.1e} over {} pairs", pairs.len());
 }
 
-const ENCODERS: [&str; 9] = [
+const ENCODERS: [&str; 10] = [
     "bert",
     "roberta",
     "xlm-roberta",
+    "xlm-roberta-xl",
     "camembert",
     "distilbert",
     "mpnet",
@@ -55,14 +56,19 @@ const ENCODERS: [&str; 9] = [
     "gte",
 ];
 
+/// As Qwen3-Reranker and bge-reranker-v2-gemma are released.
+const DECODERS: [&str; 2] = ["qwen3", "gemma"];
+
 fn encoders<B: Kernels>(device: B::Device) {
     for name in ENCODERS {
         reranker::<B>(name, &device);
     }
 }
 
-fn decoder<B: Kernels>(device: B::Device) {
-    reranker::<B>("qwen3", &device);
+fn decoders<B: Kernels>(device: B::Device) {
+    for name in DECODERS {
+        reranker::<B>(name, &device);
+    }
 }
 
 fn open<B: Kernels>(name: &str, device: &B::Device) -> Reranker<B> {
@@ -91,6 +97,58 @@ fn saved<B: Kernels>(device: B::Device) {
     }
 }
 
+/// transformers counts the scores of a head by the names of its labels.
+#[test]
+fn as_many_labels_are_named_as_a_head_gives_scores() {
+    type B = burn::backend::Flex;
+    let load = |files: &Files| {
+        Reranker::<B>::load_with(files, &LoadOptions::default(), &Default::default()).unwrap()
+    };
+    for (labels, by_id, by_name) in [
+        (1, json!({"0": "LABEL_0"}), json!({"LABEL_0": 0})),
+        (
+            3,
+            json!({"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}),
+            json!({"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}),
+        ),
+    ] {
+        let mut files = encoder("bert", &[], "BertForSequenceClassification");
+        let mut weights = Weights::open(&files, "model").unwrap();
+        let names: Vec<String> = weights.tensors().keys().cloned().collect();
+        let tensors: Vec<(String, Vec<usize>, Vec<f32>)> = names
+            .into_iter()
+            .map(|name| {
+                let mut shape = weights.tensors()[&name].shape.clone();
+                let mut values = weights.read(&name).unwrap().unwrap();
+                if name.starts_with("classifier.") {
+                    shape[0] = labels;
+                    values = values.repeat(labels);
+                }
+                (name, shape, values)
+            })
+            .collect();
+        let bytes = write_safetensors(&tensors, &[("format", "pt")]).unwrap();
+        files.0.insert("model.safetensors".into(), bytes.into());
+        let reranker = load(&files);
+        let saved = save_reranker(&reranker).unwrap();
+        let config: Value = serde_json::from_slice(&saved.0["config.json"]).unwrap();
+        assert_eq!((&config["id2label"], &config["label2id"]), (&by_id, &by_name));
+        let again = load(&saved);
+        assert_eq!((again.labels(), again.activation()), (labels, reranker.activation()));
+        match again.scores(&pairs()) {
+            Ok(scores) => assert_eq!(scores, reranker.scores(&pairs()).unwrap()),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(
+                    labels > 1 && error.contains("3 scores") && !error.contains('\n'),
+                    "{error}"
+                );
+            }
+        }
+        assert_eq!(again.check_ranks().is_ok(), labels == 1);
+    }
+}
+
 /// A decoder is saved with its prompt, its length and the direction of its score, and ranks as before: at any precision,
 /// with another instruction, and where its language-model head is not the table.
 fn saved_decoders<B: Kernels>(device: B::Device) {
@@ -100,8 +158,8 @@ fn saved_decoders<B: Kernels>(device: B::Device) {
     };
     let int8 = WeightPrecision::Rounded("int8:8".parse().unwrap());
     let chats = ["qwen3-chat", "qwen3-one-token"].map(|name| (name, chat(name)));
-    for (name, files) in [("qwen3", decoder_files()), ("untied", untied())].into_iter().chain(chats)
-    {
+    let released = DECODERS.map(|name| (name, decoder_files(name)));
+    for (name, files) in released.into_iter().chain([("untied", untied())]).chain(chats) {
         let reranker = load(&files, WeightPrecision::Kept);
         let saved = save_reranker(&reranker).unwrap();
         assert!(!saved.0.contains_key("chat_template.jinja"), "{name}");
@@ -140,7 +198,7 @@ fn saved_decoders<B: Kernels>(device: B::Device) {
 
 /// Qwen3's files with a language-model head of its own.
 fn untied() -> Files {
-    let mut files = decoder_files();
+    let mut files = decoder_files("qwen3");
     let mut weights = Weights::open(&files, "model").unwrap();
     let names: Vec<String> = weights.tensors().keys().cloned().collect();
     let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
@@ -309,11 +367,72 @@ fn fresh<B: Kernels>(device: B::Device) {
         assert_eq!(again.activation(), ScoreActivation::Sigmoid);
         assert_eq!(again.scores(&pairs()).unwrap(), reranker.scores(&pairs()).unwrap());
     }
-    let qwen = Directory::new(fixture("rerankers/qwen3")).unwrap();
-    let options = LoadOptions::default();
-    let error = Reranker::<B>::for_training(&qwen, &options, ScoreActivation::Sigmoid, &device);
-    let error = error.unwrap_err().to_string();
-    assert!(error.contains("a decoder (qwen3)") && error.lines().count() == 1, "{error}");
+}
+
+/// A decoder that is loaded to be trained is saved with its whole language-model head, and how it is asked in
+/// sentence-transformers' files; one that Kiln wrote with a direction in that head's place cannot be trained.
+fn decoders_to_train<B: Kernels>(device: B::Device) {
+    let train = |files: &Files| {
+        let options = LoadOptions::default();
+        Reranker::<B>::for_training(files, &options, ScoreActivation::Identity, &device)
+    };
+    let load =
+        |files: &Files| Reranker::<B>::load_with(files, &LoadOptions::default(), &device).unwrap();
+    let names = |files: &Files| -> Vec<String> {
+        Weights::open(files, "model").unwrap().tensors().keys().cloned().collect()
+    };
+    let chats = ["qwen3-chat", "qwen3-one-token"].map(|name| (name, chat(name)));
+    let released = DECODERS.map(|name| (name, decoder_files(name)));
+    for (name, files) in released.into_iter().chain([("untied", untied())]).chain(chats) {
+        let before = load(&files);
+        let whole = train(&files).unwrap();
+        // It goes on with its own activation, as encoders do.
+        assert_eq!(whole.activation(), before.activation(), "{name}");
+        let apart = Reranker::from_parts(whole.clone().into_parts()).unwrap();
+        for reranker in [whole, apart] {
+            assert_eq!(reranker.scores(&pairs()).unwrap(), before.scores(&pairs()).unwrap());
+            let saved = save_reranker(&reranker).unwrap();
+            assert_eq!(names(&saved), names(&files), "{name}");
+            let (mut ours, mut theirs) =
+                (Weights::open(&saved, "model").unwrap(), Weights::open(&files, "model").unwrap());
+            for tensor in names(&files) {
+                let [a, b] =
+                    [&mut ours, &mut theirs].map(|one| one.read(&tensor).unwrap().unwrap());
+                // Gemma's norms are one more than their files say.
+                let off = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(a.len() == b.len() && off < 1e-6, "{name} {tensor}: {off}");
+            }
+            let read = |file: &str| -> Value { serde_json::from_slice(&saved.0[file]).unwrap() };
+            let class = read("modules.json")[1]["type"].clone();
+            assert_eq!(class, "sentence_transformers.cross_encoder.modules.logit_score.LogitScore");
+            let answer = read("1_LogitScore/config.json");
+            assert!(answer["true_token_id"].is_u64() && answer.get("kiln").is_none(), "{answer}");
+            let settings = read("sentence_bert_config.json");
+            assert_eq!(settings["transformer_task"], "text-generation", "{name}");
+            let class = read("config.json")["architectures"][0].as_str().map(String::from);
+            assert!(class.is_some_and(|class| class.ends_with("ForCausalLM")), "{name}");
+            let again = load(&saved);
+            assert_eq!(again.activation(), before.activation(), "{name}");
+            assert_eq!(again.tokenizer().config(), before.tokenizer().config(), "{name}");
+            assert_eq!(again.scores(&pairs()).unwrap(), before.scores(&pairs()).unwrap(), "{name}");
+            let twice = save_reranker(&train(&saved).unwrap()).unwrap();
+            assert!(twice == saved, "{name}: saved twice");
+        }
+        let kept = save_reranker(&before).unwrap();
+        let error = train(&kept).unwrap_err().to_string();
+        assert!(error.contains("start from the model that it was made of"), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    // What was trained shorter says so wherever its files say how long pairs are.
+    let mut files = chat("qwen3-one-token");
+    change(&mut files, "sentence_bert_config.json", |value| {
+        value["processing_kwargs"]["text"] = json!({ "max_length": 90 });
+    });
+    let options = LoadOptions { max_length: Some(70), ..LoadOptions::default() };
+    let fresh = ScoreActivation::Identity;
+    let shorter = Reranker::<B>::for_training(&files, &options, fresh, &device).unwrap();
+    let again = load(&save_reranker(&shorter).unwrap());
+    assert_eq!(again.tokenizer().config().max_length, 70);
 }
 
 /// A decoder that ranks by a chat template, with the weights and the tokenizer of `qwen3`.
@@ -321,15 +440,15 @@ fn chat(name: &str) -> Files {
     let own = ["chat_template.jinja", "sentence_bert_config.json", "modules.json"];
     let own =
         own.into_iter().chain(["config_sentence_transformers.json", "1_LogitScore/config.json"]);
-    let mut files = decoder_files();
+    let mut files = decoder_files("qwen3");
     files.0.extend(some_files(name, &own.collect::<Vec<_>>()).0);
     files
 }
 
-/// Qwen3-Reranker's.
-fn decoder_files() -> Files {
+/// Those of a decoder as it is released.
+fn decoder_files(name: &str) -> Files {
     let paths = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
-    some_files("qwen3", &paths)
+    some_files(name, &paths)
 }
 
 fn some_files(name: &str, paths: &[&str]) -> Files {
@@ -512,4 +631,12 @@ fn chat_templates_that_are_none_are_refused() {
     assert!(error.unwrap_err().to_string().contains("is a reranker (LogitScore)"));
 }
 
-kiln_tests::on_every_device!(encoders, decoder, saved, saved_decoders, fresh, chat_templates);
+kiln_tests::on_every_device!(
+    encoders,
+    decoders,
+    saved,
+    saved_decoders,
+    decoders_to_train,
+    fresh,
+    chat_templates
+);

@@ -2,7 +2,7 @@
 //! sorts, and texts longer than what is read at first; alone and as pairs, cut to 16 tokens, padded on either side.
 
 use kiln_embed::checkpoint::{LoadOptions, load_tokenizer};
-use kiln_embed::tokenizer::{TokenBatch, Tokens};
+use kiln_embed::tokenizer::{TokenBatch, Tokenizer, TokenizerConfig, Tokens};
 use kiln_tests::fixture;
 use kiln_tests::hostile::model;
 use serde::Deserialize;
@@ -84,6 +84,23 @@ fn differences(found: &TokenBatch, expected: &Batch) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Mistral's tokenizer puts a space before all that it gets, and so before a suffix.
+#[test]
+fn a_suffix_has_the_tokens_that_it_has_behind_a_text() {
+    let read = std::fs::read(fixture("tokenizers/mistral.json")).unwrap();
+    let kind: Kind = serde_json::from_slice(&read).unwrap();
+    let json = kind.tokenizer.to_string();
+    let ids = |text_suffix: &str, text: &str| {
+        let config =
+            TokenizerConfig { text_suffix: text_suffix.into(), ..TokenizerConfig::new(64) };
+        let tokenizer = Tokenizer::new(json.as_bytes(), &kind.settings, config).unwrap();
+        tokenizer.encode("", text).unwrap().ids
+    };
+    let joint = ids("", "a passage [/INST]");
+    assert_eq!(ids("[/INST]", "a passage"), joint);
+    assert_ne!(ids(" [/INST]", "a passage"), joint);
 }
 
 #[test]

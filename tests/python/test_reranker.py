@@ -19,7 +19,7 @@ def reranker():
     return Reranker(RERANKERS / "bert", device="cpu")
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3", "xlm-roberta"])
+@pytest.mark.parametrize("family", ["bert", "gemma", "modernbert", "qwen3", "xlm-roberta", "xlm-roberta-xl"])
 def test_scores_are_those_of_transformers(family):
     expected = json.loads((RERANKERS / family / "scores.json").read_text())
     scores = Reranker(RERANKERS / family, device="cpu").predict(PAIRS, activate=False)

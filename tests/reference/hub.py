@@ -20,7 +20,7 @@ from urllib.parse import unquote
 ROOT = Path(sys.argv[1])
 REVISIONS = ("main", "v1")
 REPO = r"((?:datasets/)?[\w.-]+/[\w.-]+)"
-LARGE = (".safetensors", ".parquet")
+LARGE = (".safetensors", ".bin", ".parquet")
 PART = 16384
 # Large files that were sent, by their sum, and parts of them.
 objects, parts = {}, {}

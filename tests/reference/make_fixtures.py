@@ -33,8 +33,8 @@ EMBEDDING_GEMMA2 = dict(
         sliding_attention=dict(rope_type="default", rope_theta=100.0),
         full_attention=dict(rope_type="proportional", rope_theta=1000.0, partial_rotary_factor=0.5)))
 # Encoders whose positions are learned, those whose class has a pooler, and all of them.
-LEARNED = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"}
-POOLED = {"bert", "roberta", "xlm-roberta", "camembert", "mpnet", "jina-v3"}
+LEARNED = {"bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "distilbert", "mpnet"}
+POOLED = {"bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "jina-v3"}
 ENCODERS = LEARNED | {"jina-bert", "jina-v3", "modernbert", "nomic-bert", "nomic-bert-moe", "gte", "eurobert",
                       "gemma3-both", "embedding-gemma2"}
 
@@ -42,12 +42,12 @@ ENCODERS = LEARNED | {"jina-bert", "jina-v3", "modernbert", "nomic-bert", "nomic
 def families():
     from transformers import (BertConfig, BertModel, CamembertConfig, CamembertModel, DistilBertConfig,
                               DistilBertModel, EmbeddingGemma2TextConfig, EmbeddingGemma2TextModel, EuroBertConfig,
-                              EuroBertModel, Gemma3TextConfig, Gemma3TextModel, GteConfig, GteModel, JinaEmbeddingsV3Config,
-                              JinaEmbeddingsV3Model, LlamaConfig,
+                              EuroBertModel, Gemma3TextConfig, Gemma3TextModel, GemmaConfig, GemmaModel,
+                              GteConfig, GteModel, JinaEmbeddingsV3Config, JinaEmbeddingsV3Model, LlamaConfig,
                               LlamaModel, MistralConfig, MistralModel, ModernBertConfig, ModernBertModel,
                               MPNetConfig, MPNetModel, NomicBertConfig, NomicBertModel, Qwen2Config, Qwen2Model,
                               Qwen3Config, Qwen3Model, RobertaConfig, RobertaModel, XLMRobertaConfig,
-                              XLMRobertaModel)
+                              XLMRobertaModel, XLMRobertaXLConfig, XLMRobertaXLModel)
     llama3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
                   original_max_position_embeddings=16, **ROPE)
     yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, **ROPE)
@@ -96,6 +96,9 @@ def families():
         "nomic-bert-moe": (NomicBertMoe, NomicBertConfig(
             **dict(TINY, num_hidden_layers=4), type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5,
             rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
+        "xlm-roberta-xl": (XLMRobertaXLModel, XLMRobertaXLConfig(**TINY, type_vocab_size=1, pad_token_id=1)),
+        "gemma": (GemmaModel, GemmaConfig(**{**DECODER, "head_dim": 16}, rope_parameters=default, bos_token_id=1,
+                                          eos_token_id=2)),
     }
 
 
@@ -320,15 +323,15 @@ def save_released(name, model, folder):
     (folder / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
 
 
-def randomize(module, seed):
-    """Weights large enough that every part of the model shows in the output."""
+def randomize(module, seed, norm=1):
+    """Weights large enough that every part of the model shows in the output; of norms they are around `norm`."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in sorted(module.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() > 1:
             parameter.data = noise * (1.0 if "embed" in name else 1.5 / parameter.shape[1] ** 0.5)
         elif "norm" in name.lower() and name.endswith("weight"):
-            parameter.data = 1 + 0.2 * noise
+            parameter.data = norm + 0.2 * noise
         else:
             parameter.data = 0.2 * noise
     # What layers of EmbeddingGemma 2 are multiplied with.
@@ -355,7 +358,8 @@ def make_families():
         torch.manual_seed(index)
         kwargs = {"add_pooling_layer": False} if name in POOLED else {}
         model = cls(config, **kwargs).eval()
-        randomize(model, index)
+        # Gemma's norms add one to their weights.
+        randomize(model, index, norm=0 if name == "gemma" else 1)
         folder = FIXTURES / "families" / name
         folder.mkdir(parents=True, exist_ok=True)
         # transformers would write released names again where it knows them.
@@ -628,20 +632,32 @@ def yes_or_no(model, tokenizer, query, text):
     yes, no = tokenizer.convert_tokens_to_ids(["yes", "no"])
     room = tokenizer.model_max_length - len(plain(before)) - len(plain(after))
     body = plain(f"<Instruct>: {task}\n<Query>: {query}\n<Document>: {text}")[:room]
-    with torch.no_grad():
-        logits = model(torch.tensor([plain(before) + body + plain(after)])).logits[0, -1]
-    return (logits[yes] - logits[no]).item()
+    logits = model(torch.tensor([plain(before) + body + plain(after)])).logits[0, -1]
+    return logits[yes] - logits[no]
+
+
+def says_yes(model, tokenizer, query, text):
+    """The score of bge-reranker-v2-gemma's card: the logit of "Yes" after its question, of the parts' own tokens."""
+    question = ("Given a query A and a passage B, determine whether the passage contains an answer to the query by "
+                "providing a prediction of either 'Yes' or 'No'.")
+    plain = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+    after = plain("\n") + plain(question)
+    body = plain("<bos>") + plain(f"A: {query}") + plain("\n") + plain(f"B: {text}")
+    body = body[:tokenizer.model_max_length - len(after)]
+    logits = model(torch.tensor([body + after])).logits[0, -1]
+    return logits[tokenizer.convert_tokens_to_ids("Yes")]
 
 
 def make_rerankers():
-    """Cross-encoders of every family, scored by sentence-transformers; a decoder that answers yes or no, scored
-    as Qwen3-Reranker's card does it."""
+    """Cross-encoders of every family, scored by sentence-transformers; decoders that answer yes or no, scored as the
+    cards of Qwen3-Reranker and bge-reranker-v2-gemma do it."""
     from sentence_transformers import CrossEncoder
     from transformers import (BertForSequenceClassification, CamembertForSequenceClassification,
-                              DistilBertForSequenceClassification, GteForSequenceClassification,
-                              ModernBertForSequenceClassification, MPNetForSequenceClassification,
-                              NomicBertForSequenceClassification, Qwen3Config, Qwen3ForCausalLM,
-                              RobertaForSequenceClassification, XLMRobertaForSequenceClassification)
+                              DistilBertForSequenceClassification, GemmaConfig, GemmaForCausalLM,
+                              GteForSequenceClassification, ModernBertForSequenceClassification,
+                              MPNetForSequenceClassification, NomicBertForSequenceClassification, Qwen3Config,
+                              Qwen3ForCausalLM, RobertaForSequenceClassification, XLMRobertaForSequenceClassification,
+                              XLMRobertaXLForSequenceClassification)
     shapes = {name: config for name, (_, config) in families().items()}
     bert = (["[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"], ["[PAD]", "[CLS]", "[SEP]"])
     roberta = (["<s> $A </s>", "<s> $A </s> </s> $B </s>"], ["<s>", "<pad>", "</s>"])
@@ -653,8 +669,12 @@ def make_rerankers():
               "modernbert": (ModernBertForSequenceClassification, (["[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]"],
                                                                    bert[1])),
               "gte": (GteForSequenceClassification, roberta), "camembert": (CamembertForSequenceClassification, roberta),
-              "nomic-bert": (NomicBertForSequenceClassification, bert)}
+              "nomic-bert": (NomicBertForSequenceClassification, bert),
+              "xlm-roberta-xl": (XLMRobertaXLForSequenceClassification, roberta)}
+    only = set(sys.argv[1:]) & {*makers, "qwen3", "gemma"}
     for index, (name, (cls, (template, special))) in enumerate(makers.items()):
+        if only and name not in only:
+            continue
         folder = FIXTURES / "rerankers" / name
         config = shapes[name]
         config.num_labels = 1
@@ -672,24 +692,33 @@ def make_rerankers():
         # One by one: what stands beside a pair must not change it.
         (folder / "scores.json").write_text(json.dumps(scores.flatten().tolist()) + "\n")
 
-    folder = FIXTURES / "rerankers" / "qwen3"
-    torch.manual_seed(70)
-    special = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "yes", "no"]
-    # sentence-transformers finds what a chat template ends with by messages of digits.
-    tokenizer = letters(None, special, "0123456789")
-    tokenizer.add_special_tokens({"additional_special_tokens": special[3:7]})
-    tokenizer.model_max_length = 900
-    config = Qwen3Config(**dict(DECODER, vocab_size=64, max_position_embeddings=1024), tie_word_embeddings=True,
-                         rope_parameters=dict(rope_type="default", rope_theta=5000.0))
-    model = Qwen3ForCausalLM(config).eval()
-    randomize(model, 70)
-    model.tie_weights()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    scores = [yes_or_no(model, tokenizer, query, text) for query, text in PAIRS]
-    (folder / "scores.json").write_text(json.dumps(scores) + "\n")
-    for name in ["generation_config.json"]:
-        (folder / name).unlink(missing_ok=True)
+    special = ["<pad>", "<s>", "</s>"]
+    chat = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
+    shape = dict(DECODER, vocab_size=64, max_position_embeddings=1024, tie_word_embeddings=True,
+                 rope_parameters=dict(rope_type="default", rope_theta=5000.0))
+    # Of the second a pair's text is cut.
+    decoders = {"qwen3": (Qwen3ForCausalLM, Qwen3Config(**shape), chat, ["yes", "no"], 900, yes_or_no),
+                "gemma": (GemmaForCausalLM, GemmaConfig(**shape), ["<bos>"], ["Yes"], 240, says_yes)}
+    for index, (name, (cls, config, marks, words, length, score)) in enumerate(decoders.items()):
+        if only and name not in only:
+            continue
+        folder = FIXTURES / "rerankers" / name
+        torch.manual_seed(70 + index)
+        # sentence-transformers finds what a chat template ends with by messages of digits.
+        tokenizer = letters(None, special + marks + words, "0123456789")
+        tokenizer.add_special_tokens({"additional_special_tokens": marks})
+        if name == "gemma":
+            tokenizer.add_tokens("\n")
+        tokenizer.model_max_length = length
+        model = cls(config).eval()
+        randomize(model, 70 + index, norm=0 if name == "gemma" else 1)
+        model.tie_weights()
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        with torch.no_grad():
+            scores = [score(model, tokenizer, query, text).item() for query, text in PAIRS]
+        (folder / "scores.json").write_text(json.dumps(scores) + "\n")
+        (folder / "generation_config.json").unlink(missing_ok=True)
     (FIXTURES / "rerankers" / "pairs.json").write_text(json.dumps(PAIRS, indent=0) + "\n")
 
 
@@ -960,10 +989,25 @@ STEP_ROWS = [
 ]
 
 
-def make_cross_encoder_steps():
-    """The first loss of each of sentence-transformers' losses on a tiny BERT, the norm of its gradient, and the scores
-    after one step of AdamW; no dropout."""
+def yes_or_no_encoder(folder):
+    """A Qwen3-Reranker of transformers as sentence-transformers 6 saves it."""
     from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder.modules import LogitScore, Transformer
+    transformer = Transformer(str(FIXTURES / "rerankers" / "qwen3"), transformer_task="text-generation")
+    usual = "Given a web search query, retrieve relevant passages that answer the query"
+    transformer.processor.chat_template = CHAT_TEMPLATES["qwen3-chat"].replace('"Rank"', f'"{usual}"')
+    read = {"method": "forward", "method_output_name": "logits"}
+    transformer.modality_config = {"text": read, "message": {**read, "format": "flat"}}
+    answers = transformer.tokenizer.convert_tokens_to_ids(["yes", "no"])
+    CrossEncoder(modules=[transformer, LogitScore(*answers)], device="cpu").save(folder)
+    return folder
+
+
+def make_cross_encoder_steps():
+    """The first loss of each of sentence-transformers' losses on a tiny BERT and a tiny Qwen3 that answers yes or no, the
+    norm of its gradient, and the scores after one step of AdamW; no dropout."""
+    import tempfile
+
     from sentence_transformers.cross_encoder import losses
     generator = torch.Generator().manual_seed(92)
     folder = FIXTURES / "cross-encoders"
@@ -987,15 +1031,23 @@ def make_cross_encoder_steps():
         "rank_net": (losses.RankNetLoss, [queries, texts], list(binary)),
         "lambda": (losses.LambdaLoss, [queries, texts], list(binary)),
     }
+    with tempfile.TemporaryDirectory() as saved:
+        for file, base in [("steps", str(FIXTURES / "rerankers" / "bert")), ("steps-qwen3", yes_or_no_encoder(saved))]:
+            expected = cross_encoder_steps(base, makers, flat)
+            (folder / f"{file}.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def cross_encoder_steps(base, makers, flat):
+    from sentence_transformers import CrossEncoder
     expected = {}
     for name, (make, inputs, labels) in makers.items():
-        model = CrossEncoder(str(FIXTURES / "rerankers" / "bert"), device="cpu")
+        model = CrossEncoder(base, device="cpu")
         loss = make(model)
         model.eval()
         value = loss(inputs, labels)
         value.backward()
         named = [(key, parameter) for key, parameter in model.named_parameters() if parameter.grad is not None]
-        bare = lambda key: key.endswith("bias") or "LayerNorm" in key
+        bare = lambda key: key.endswith("bias") or "norm" in key.lower()
         optimizer = torch.optim.AdamW([
             {"params": [parameter for key, parameter in named if not bare(key)], "weight_decay": 0.01},
             {"params": [parameter for key, parameter in named if bare(key)], "weight_decay": 0.0}], lr=1e-3)
@@ -1003,7 +1055,7 @@ def make_cross_encoder_steps():
         optimizer.step()
         after = model.predict(list(zip(*flat)), activation_fn=torch.nn.Identity(), batch_size=1)
         expected[name] = {"loss": value.item(), "grad_norm": norm.item(), "scores": after.tolist()}
-    (folder / "steps.json").write_text(json.dumps(expected, indent=1) + "\n")
+    return expected
 
 
 def make_cross_encoders():

@@ -2,9 +2,12 @@
 
     python tests/reference/objectives.py --model MODEL [--kiln target/release/kiln] [--only WORDS] [--threads N] \\
         [--allow-missing]
+    python tests/reference/objectives.py --tiny [--kiln target/release/kiln] ..
 
 MODEL is the Hugging Face folder of SmolLM2-135M-Instruct (or another Llama with tied embeddings). Needs torch,
 transformers, peft and sentence-transformers (`tests/setup.sh python`), 4 GB of memory and minutes of two idle cores.
+With --tiny the model is a random Llama of four layers, made here with a fixed seed: what the tests run, in less than a
+minute (`tests/cli/objectives.rs`).
 
 The other side is `torch_objectives.py`: the formulas of METHODS.md over transformers' hidden states, in f32. Each case
 is a recipe of one step on eight made-up pairs of at most 64 tokens. It passes where both sides saw as many tokens and
@@ -181,7 +184,9 @@ class Side:
         last = self.plain.model.config.num_hidden_layers - 1
         self.lora = adapters(f"layers.{last}.self_attn.q_proj")
         self.eos_base = self.variant("eos", {"add_eos_token": True})
-        self.masking_base = self.variant("masking", {}, include_prompt=False)
+        self.masking_base = self.variant("masking", {}, {"include_prompt": False})
+        # A bare decoder pools its last token.
+        self.teacher = self.variant("teacher", {}, {})
 
     def load(self):
         return AutoModel.from_pretrained(self.base, dtype=torch.float32, attn_implementation="eager")
@@ -191,8 +196,8 @@ class Side:
         model.get_input_embeddings().padding_idx = None
         return Decoder(model.eval(), self.tokenizer.pad_token_id)
 
-    def variant(self, name, tokenizer, include_prompt=True):
-        """The base's folder with other settings in its files."""
+    def variant(self, name, tokenizer, mean=None):
+        """The base's folder with other settings in its files; those of mean pooling where they are given."""
         folder = self.folder / name
         (folder / "1_Pooling").mkdir(parents=True)
         for file in self.base.iterdir():
@@ -200,7 +205,7 @@ class Side:
         names = json.loads((folder / "tokenizer_config.json").read_text()) | tokenizer
         (folder / "tokenizer_config.json").unlink()
         (folder / "tokenizer_config.json").write_text(json.dumps(names))
-        if not include_prompt:
+        if mean is not None:
             kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
             modules = [
                 {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -208,8 +213,8 @@ class Side:
             ]
             (folder / "modules.json").write_text(json.dumps(modules))
             width = json.loads((folder / "config.json").read_text())["hidden_size"]
-            pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True, "include_prompt": False}
-            (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
+            pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+            (folder / "1_Pooling/config.json").write_text(json.dumps(pooling | mean))
         return folder
 
     def reader(self, length=CUT, **settings):
@@ -231,6 +236,41 @@ class Side:
         model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         return folder, model
+
+
+def tiny_base(folder):
+    """A random Llama with tied embeddings and a byte-level tokenizer in the manner of SmolLM2's."""
+    import tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    bytes_alone = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bytes_alone.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Digits(individual_digits=True),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    bytes_alone.decoder = tokenizers.decoders.ByteLevel()
+    texts = [text for row in made_up() for text in (row["query"], row["pos"], row["second"], *row["neg"], PROMPT)]
+    bytes_alone.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bytes_alone, bos_token=special[1], eos_token=special[2], pad_token=special[2],
+        unk_token=special[0], model_max_length=512,
+    )
+    torch.manual_seed(11)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=96, intermediate_size=160, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, max_position_embeddings=512,
+        initializer_range=0.1, bos_token_id=1, eos_token_id=2, pad_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def adapters(*targets):
@@ -405,13 +445,12 @@ def reconstruction_cases(side):
     yield case("EOS written too", predict_eos=True)
     prompted = {"data": [{"path": "rows.jsonl", "query_prompt": PROMPT}]}
     yield case("instructions read", prompt=PROMPT, data=prompted, instructions=True)
-    yield case("instructions left out", data=prompted, instructions=False)
     folder, tiny = side.tiny("own-head", tied=False)
     yield case("a head of its own", base=folder, decoder=side.decoder(tiny.model), head=tiny.lm_head.weight)
 
 
 def distillation_cases(side, latent_teacher):
-    """Student: the base with PEFT's adapters. Teacher: the base. `latent_teacher`: a folder with a latent head on the
+    """Student: the base with PEFT's adapters. Teacher: the base, its mean. `latent_teacher`: a folder with a latent head on the
     base, and the head."""
     rows = made_up()
     files = {"rows.jsonl": for_kiln(rows)}
@@ -427,7 +466,7 @@ def distillation_cases(side, latent_teacher):
 
     def case(name, loss, objective="distillation", teacher=None, **settings):
         model = {"base": str(side.adapters), "pooling": {"mode": "mean"}}
-        settings = {"teacher": str(teacher or side.base)} | settings
+        settings = {"teacher": str(teacher or side.teacher)} | settings
         stage = {"objective": objective, "distillation": settings, "loss": {"temperature": TAU}}
 
         def torch_side():
@@ -523,7 +562,7 @@ def scored_cases(side):
         return [(count(texts), value)]
 
     for less in [0.0, 0.05]:
-        stage = {"distillation": {"teacher": str(side.base), "vectors": 0.0, "guide": less}, "loss": {"temperature": TAU}}
+        stage = {"distillation": {"teacher": str(side.teacher), "vectors": 0.0, "guide": less}, "loss": {"temperature": TAU}}
         files = {"rows.jsonl": for_kiln(rows)}
         yield Case(f"InfoNCE with a guide, {less}", lambda less=less: guided(less), model, stage, files)
 
@@ -782,7 +821,9 @@ def tokens(side, kiln, table):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, metavar="FOLDER")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model", metavar="FOLDER")
+    which.add_argument("--tiny", action="store_true", help="a random model that is made here")
     parser.add_argument("--kiln", default="target/release/kiln", metavar="BINARY")
     parser.add_argument("--only", default="", metavar="WORDS", help="cases whose name has one of these (commas between)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
@@ -799,7 +840,7 @@ def main():
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        side = Side(args.model, folder)
+        side = Side(args.model or tiny_base(folder / "base"), folder)
         kiln = Kiln(args.kiln, folder, args.threads)
         table = Table(args.allow_missing)
         latent_teacher = heads(side, kiln, table, wanted)

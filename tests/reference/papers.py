@@ -2,7 +2,7 @@
 
     python tests/reference/papers.py prepare --kiln target/release/kiln --datasets DATASETS --teacher MINILM --work WORK
     python tests/reference/papers.py run --kiln target/release/kiln --model SMOLLM2 --teacher MINILM --work WORK \\
-        [--seeds 1,2,3] [--only CELLS] [--skip CELLS] [--largest N --more 2,3] [--steps N]
+        [--seeds 1,2,3] [--only CELLS] [--skip CELLS] [--largest N --more 2,3] [--again] [--steps N]
     python tests/reference/papers.py list
     python tests/reference/papers.py table
 
@@ -22,6 +22,10 @@ each difference the 90 % interval of a bootstrap over the suite's queries, pairs
 small suite and not that of training; seeds beside it show the latter. Clustering is the exception: its score is a mean
 over ten k-means runs on the same texts, and only these are drawn, so its two tasks of eight bring no noise of sampling
 texts, intervals are that much too narrow, and 'agrees' that much too sure.
+
+Where a sweep has changed since a cell was run, `list` says 'done, by other settings', for the commands in its result are
+not today's; `run --again` runs such a cell anew, and until then the table has the old result. Changes of smollm2.toml
+and suite.toml are in no command, so they are not seen.
 
 Python's standard library is enough; `zstd` unpacks the collections.
 """
@@ -422,6 +426,27 @@ def result_file(args, name, seed):
     return args.results / f"{name.replace(':', '-')}-{seed}.json"
 
 
+def commands(args, cell, seed):
+    """What makes a cell's model, if anything, and what scores it, as shells take them; none of what is looked at."""
+    if cell.name in LOOKED_AT:
+        return []
+    if cell.changes is None:
+        make, model, flags = EVALUATED[cell.name]
+        return [shown(command) for command in (make, evaluation(model, flags)) if command]
+    folder = f"runs/{cell.name}-{seed}"
+    return [shown(training(cell, seed, folder, args)), shown(evaluation(f"{folder}/model", []))]
+
+
+def by_other_settings(args, cell, seed):
+    """Whether a result is there that other commands than today's made."""
+    path = result_file(args, cell.name, seed)
+    return path.exists() and json.loads(path.read_text()).get("commands", []) != commands(args, cell, seed)
+
+
+def is_done(args, cell, seed):
+    return result_file(args, cell.name, seed).exists() and not (args.again and by_other_settings(args, cell, seed))
+
+
 def run(args):
     cells, claims, order = everything(args)
     order = [name for name in order if (not args.only or name in args.only) and name not in args.skip]
@@ -458,7 +483,9 @@ def all_of(args, cells, order, seed):
         if cells[name].changes is None and seed != args.seeds[0]:
             continue
         path = result_file(args, name, seed)
-        known = path.exists()
+        known = is_done(args, cells[name], seed)
+        if known and by_other_settings(args, cells[name], seed):
+            say(f"{name}, seed {seed}: done, by other settings; --again runs it anew")
         if known and not (seed == args.seeds[0] and is_missed(args, cells, order, name)):
             continue
         say(f"{name}, seed {seed}" + (": its model again, of which others are made" if known else ""))
@@ -492,7 +519,7 @@ def is_missed(args, cells, order, name):
         begun_with = f"{cells[cell].changes} {EVALUATED.get(cell)}"
         return name in LOOKED_AT.get(cell, ()) or re.search(rf"models/{name}\b(?!-)", begun_with)
 
-    return any(needs(cell) for cell in order if not result_file(args, cell, args.seeds[0]).exists())
+    return any(needs(cell) for cell in order if not is_done(args, cells[cell], args.seeds[0]))
 
 
 def compact(result):
@@ -509,6 +536,8 @@ def one(args, cell, seed):
     """Trains or makes a cell's model, and scores it."""
     result = {"cell": cell.name, "seed": seed, "kiln": call([args.kiln, "--version"]).strip(), "commit": commit(), "processor": processor()}
     result["seconds"] = {}
+    if cell.name not in LOOKED_AT:
+        result["commands"] = commands(args, cell, seed)
     if cell.name == "layers":
         return result | layers(args)
     if cell.name == "levels":
@@ -516,15 +545,12 @@ def one(args, cell, seed):
     if cell.changes is None:
         make, model, flags = EVALUATED[cell.name]
         start = time.monotonic()
-        if make and not (args.work / model).exists():
-            kiln(args, *make)
+        if make:
+            made(args, args.work / model, make)
         result["seconds"]["made"] = round(time.monotonic() - start)
-        result["commands"] = [shown(command) for command in (make, evaluation(model, flags)) if command]
         return result | scores(args, cell.name, seed, model, flags)
     folder = f"runs/{cell.name}-{seed}"
-    command = training(cell, seed, folder, args)
-    result["commands"] = [shown(command), shown(evaluation(f"{folder}/model", []))]
-    train(args, args.work / folder, command)
+    train(args, args.work / folder, training(cell, seed, folder, args))
     points = [json.loads(line) for line in (args.work / folder / "metrics.jsonl").read_text().splitlines()]
     result["seconds"]["step"] = round(statistics.median(point["seconds"] for point in points), 2)
     result["seconds"]["training"] = round(sum(point["seconds"] for point in points))
@@ -572,11 +598,24 @@ def training(cell, seed, folder, args):
     return ["train", "--recipe", "smollm2.toml", "--data-dir", ".", "--output", folder, *sets]
 
 
+def made(args, folder, command):
+    """Makes a model, where it is not there by this command."""
+    note = folder.with_name(folder.name + ".command")
+    if folder.exists() and note.exists() and note.read_text() == shown(command):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    kiln(args, *command)
+    note.write_text(shown(command))
+
+
 def train(args, folder, command):
     """Trains to the end, going on from a checkpoint where there is one."""
     done = folder / "done"
-    if done.exists():
+    if done.exists() and done.read_text() == shown(command):
         return
+    # A run of other settings is not gone on with.
+    if done.exists():
+        shutil.rmtree(folder)
     for name in ("smollm2.toml", "suite.toml"):
         shutil.copy(args.experiments / name, args.work / name)
     going_on = [["--resume"]] if any(folder.glob("checkpoints/*")) else []
@@ -586,7 +625,7 @@ def train(args, folder, command):
             if more == ["--overwrite"]:
                 shutil.rmtree(folder)
             kiln(args, *command, "--checkpoint-every", 50, "--keep", 1, *more, log=args.work / "train.log")
-            done.touch()
+            done.write_text(shown(command))
             return
         except Failed as error:
             if more == ["--overwrite"]:
@@ -814,7 +853,9 @@ def listed(args):
     done = opened(args)
     for name in order:
         changes = cells[name].changes
-        print(f"{name:<30} {'done' if done[name] else '':<5} {'' if changes is None else '; '.join(changes)[:150]}")
+        others = any(by_other_settings(args, cells[name], seed) for seed in done[name])
+        state = "done, by other settings" if others else "done" if done[name] else ""
+        print(f"{name:<30} {state:<24} {'' if changes is None else '; '.join(changes)[:150]}".rstrip())
 
 
 def main():
@@ -840,6 +881,7 @@ def main():
     parser.add_argument("--skip", type=names, default=[], metavar="CELLS")
     parser.add_argument("--largest", type=int, default=0, metavar="N", help="then the N largest effects, with --more")
     parser.add_argument("--more", type=seeds, default=[2, 3], metavar="SEEDS")
+    parser.add_argument("--again", action="store_true", help="run anew what was done by other settings than today's")
     parser.add_argument("--steps", type=int, metavar="N", help="so many steps in every stage, to see that all runs")
     parser.add_argument("--keep", action="store_true", help="keep every model, about 1 GB a cell")
     args = parser.parse_args()

@@ -118,17 +118,20 @@ async function downloadFolder(root, options) {
   await optional("config_sentence_transformers.json");
   const [usual, ...older] = TRANSFORMER_CONFIGS.map((name) => inside + name);
   if (!(await optional(usual)) && modules) await Promise.all(older.map((name) => optional(name)));
-  /** A file of weights, or its shards; whether it is there. */
-  const weights = async (name) => {
+  /** A file of weights, or its shards, which are beside it; whether it is there. */
+  const weights = async (file) => {
+    const name = inside + file;
     if (await optional(name)) return true;
     const shards = await told(`${name}.index.json`, "weight_map", (index) => isObject(index?.weight_map) && [...new Set(Object.values(index.weight_map))]);
-    for (const shard of shards?.found ?? []) await get(shard, { where: shards.where });
+    for (const shard of shards?.found ?? []) {
+      fileAddress(shard, root, shards.where);
+      await get(inside + shard, { where: shards.where });
+    }
     return shards !== undefined;
   };
-  const some = async (name) => await weights(inside + name);
-  if (!(await some("model.safetensors")) && tokenizer && !(await some("pytorch_model.bin"))) await get(`${inside}model.safetensors`);
+  if (!(await weights("model.safetensors")) && tokenizer && !(await weights("pytorch_model.bin"))) await get(`${inside}model.safetensors`);
   // What a language model's configuration does not say: whether it ranks.
-  if (!modules && new TextDecoder().decode(files.get("config.json")).includes("Qwen3ForCausalLM")) await optional("README.md");
+  if (!modules && /"(Qwen3|Gemma)ForCausalLM"/.test(new TextDecoder().decode(files.get("config.json")))) await optional("README.md");
   // Templates of other names are not Qwen3-Reranker's, the one that is read.
   if (modules?.found.some(({ path }) => String(path).endsWith("_LogitScore"))) await optional("chat_template.jinja");
   for (const { path } of modules?.found ?? []) {

@@ -6,6 +6,8 @@ import { shown } from "./checks.js";
 /** Bytes of a text at most, as everywhere in Kiln. */
 const LARGEST_TEXT = 2 ** 28;
 const LARGEST_HEADER = { kiln: 2 ** 20, safetensors: 100 * 2 ** 20 };
+/** Bytes of PyTorch's weights at most: what WebAssembly can hold. */
+const LARGEST_PYTORCH = 2 ** 32;
 
 const decode = (bytes) => new TextDecoder().decode(bytes);
 
@@ -56,6 +58,12 @@ export function said(path, bytes) {
       const tensors = Object.entries(header ?? {}).filter(([name]) => name !== "__metadata__");
       return start + furthest(tensors.map(([, tensor]) => tensor?.data_offsets?.[1]));
     });
+  }
+  if (path.endsWith(".bin")) {
+    if (bytes.length === 0) return { needs: 1 };
+    // A zip archive, or a pickle.
+    if (bytes[0] !== 0x50 && bytes[0] !== 0x80) throw new Error(`it begins with ${beginning(bytes)}, as no file of PyTorch's does`);
+    return { most: LARGEST_PYTORCH };
   }
   if (path.endsWith(".json")) {
     const first = decode(bytes.subarray(0, 64)).trimStart();

@@ -41,7 +41,8 @@ impl PairScorer {
     fn open(folder: &dyn Folder, weights: &str) -> Result<PairScorer, JsValue> {
         let options = LoadOptions { precision: precision(weights)?, ..LoadOptions::default() };
         let reranker = Reranker::<Flex>::load_with(folder, &options, &Default::default());
-        let reranker = reranker.map_err(|error| match error {
+        let ranks = reranker.and_then(|reranker| reranker.check_ranks().map(|()| reranker));
+        let reranker = ranks.map_err(|error| match error {
             // Whole, and no reranker.
             Error::Invalid(_) => wrongly_asked(&error),
             other => JsError::from(other).into(),

@@ -63,7 +63,7 @@ impl AdapterBase {
     pub(super) fn read(folder: &dyn Folder, config: &str, weights: &str) -> Result<Self> {
         let config = json_of(folder, config)?;
         let named = config.and_then(|config| config[BASE].as_str().map(String::from));
-        let metadata = metadata(folder, weights)?;
+        let metadata = safetensors_metadata(folder, weights)?;
         let said = |key: &str| metadata.get(key).and_then(Value::as_str).map(String::from);
         Ok(Self { name: named.or_else(|| said(BASE)), fingerprint: said(FINGERPRINT) })
     }
@@ -74,8 +74,11 @@ pub(super) fn json_of(folder: &dyn Folder, path: &str) -> Result<Option<Value>> 
     Ok(read_text(folder, path)?.and_then(|text| serde_json::from_slice(&text).ok()))
 }
 
-/// The metadata of a file of weights, none where it has no such header.
-fn metadata(folder: &dyn Folder, path: &str) -> Result<Value> {
+/// The metadata of a safetensors file, an object of texts; `null` where there is no such file or header.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn safetensors_metadata(folder: &dyn Folder, path: &str) -> Result<Value> {
     let io = |cause| Error::Io { file: folder.file_label(path), cause };
     let Some((mut reader, _)) = folder.open(path).map_err(io)? else {
         return Ok(Value::Null);

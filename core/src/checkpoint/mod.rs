@@ -22,7 +22,7 @@ pub use crate::embedder::SelfTest;
 #[cfg(not(target_arch = "wasm32"))]
 pub use crate::folder::Directory;
 pub use crate::folder::{Files, Folder, ReadSeek, read_text, stays_inside};
-pub use adapter_base::AdapterBase;
+pub use adapter_base::{AdapterBase, safetensors_metadata};
 pub use kiln_file::{KILN_MAGIC, KilnFile, write_kiln_file};
 pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest};
 #[cfg(not(target_arch = "wasm32"))]
@@ -33,9 +33,9 @@ pub use peft::{adapts_tables, load_adapters, lora_base, save_adapters};
 pub use safetensors::{StoredTensor, write_safetensors, write_tensors};
 pub use score_test::ScoreTest;
 pub(crate) use sentence_transformers::{
-    KeptScore, LogitScore, ReadFolder, answers, check_head, kept_score_files, pools,
-    read_activation, read_folder, read_kept_score, read_logit_score, read_prompts,
-    read_transformer, read_transformer_shape,
+    KeptScore, LogitScore, ReadFolder, answers, check_head, has_logit_score, kept_score_files,
+    logit_score_files, pools, read_activation, read_folder, read_kept_score, read_logit_score,
+    read_prompts, read_transformer, read_transformer_shape,
 };
 pub use sentence_transformers::{
     LoadOptions, SavedModel, TRANSFORMER_CONFIGS, is_reranker, load, load_pooling, load_tokenizer,

@@ -40,8 +40,13 @@ impl<B: Kernels, C: CheckpointStrategy> Kernels for Autodiff<B, C> {
         let mask = seen.mask.map(|mask| mask.clone().inner());
         let angles = seen.angles.map(|(cos, sin)| (cos.clone().inner(), sin.clone().inner()));
         // The bias, which may learn, is a tensor of the block.
-        let seen =
-            Seen { rows: seen.rows, angles: angles.as_ref(), mask: mask.as_ref(), bias: None };
+        let seen = Seen {
+            rows: seen.rows,
+            angles: angles.as_ref(),
+            mask: mask.as_ref(),
+            bias: None,
+            unread: seen.unread,
+        };
 
         let mut nodes = vec![x.node.clone()];
         let below = block.map(|tensor| {

@@ -87,6 +87,8 @@ pub struct Seen<'a, B: Backend> {
     pub mask: Option<&'a Tensor<B, 4, Bool>>,
     /// What is added to the scores `[heads, 2 seq - 1]`, by distance: at `seq - 1 + key - query`.
     pub bias: Option<&'a Tensor<B, 2>>,
+    /// Whether nobody reads what the block gives, which is asked for its gradients alone: then it may be anything of that shape.
+    pub unread: bool,
 }
 
 impl<B: Backend> Clone for Seen<'_, B> {
@@ -205,9 +207,20 @@ pub trait Kernels: Backend {
         (x * gradient).sum()
     }
 
-    /// `[rows, width]` of which some values are zero and the others larger.
-    fn drop_out(x: Tensor<Self, 2>, mask: DropoutMask) -> Tensor<Self, 2> {
-        plain::drop_out(x, mask)
+    /// `[rows, width]` as each mask leaves it, some values zero and the others larger, one beside the other:
+    /// `[rows, masks width]`.
+    fn drop_out(x: Tensor<Self, 2>, masks: &[DropoutMask]) -> Tensor<Self, 2> {
+        plain::drop_out(x, masks)
+    }
+
+    /// `sum` `[rows, width]`, f32, plus the parts of `x` `[rows, masks width]` as their masks leave them: from the gradient of
+    /// what [`Kernels::drop_out`] gives to that of its input.
+    fn add_dropped(
+        sum: Tensor<Self, 2>,
+        x: Tensor<Self, 2>,
+        masks: &[DropoutMask],
+    ) -> Tensor<Self, 2> {
+        plain::add_dropped(sum, &x, masks)
     }
 
     /// A norm of `[rows, width]` in any numbers, computed in f32.

@@ -107,12 +107,29 @@ pub(super) fn pairs_by_distance<B: Kernels>(seq: usize, device: &B::Device) -> T
 }
 
 /// See [`Kernels::drop_out`].
-pub(super) fn drop_out<B: Kernels>(x: Tensor<B, 2>, mask: DropoutMask) -> Tensor<B, 2> {
-    let (shape, device) = (x.shape(), x.device());
-    let (factors, dtype) = (mask.factors(shape.num_elements()), x.dtype());
+pub(super) fn drop_out<B: Kernels>(x: Tensor<B, 2>, masks: &[DropoutMask]) -> Tensor<B, 2> {
+    let (shape, device, dtype) = (x.shape(), x.device(), x.dtype());
     // In f32, or the factor itself would be rounded.
-    let factors = Tensor::from_data(TensorData::new(factors, shape), (&device, DType::F32));
-    (x.cast(FloatDType::F32) * factors).cast(dtype)
+    let x = x.cast(FloatDType::F32);
+    let each = masks.iter().map(|mask| {
+        let factors = TensorData::new(mask.factors(shape.num_elements()), shape.clone());
+        let factors = Tensor::<B, 2>::from_data(factors, (&device, DType::F32));
+        (x.clone() * factors).cast(dtype)
+    });
+    Tensor::cat(each.collect(), 1)
+}
+
+/// See [`Kernels::add_dropped`].
+pub(super) fn add_dropped<B: Kernels>(
+    sum: Tensor<B, 2>,
+    x: &Tensor<B, 2>,
+    masks: &[DropoutMask],
+) -> Tensor<B, 2> {
+    let width = sum.dims()[1];
+    masks.iter().enumerate().fold(sum, |sum, (place, mask)| {
+        let part = x.clone().narrow(1, place * width, width).cast(FloatDType::F32);
+        sum + drop_out(part, &[*mask])
+    })
 }
 
 /// Weights of scores `[batch, heads, query, key]`, zero where the mask (`heads` may be 1) is true.

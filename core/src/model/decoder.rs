@@ -1,5 +1,5 @@
 //! The one decoder: RMS norms, rotary positions, grouped queries, gated feed-forward, and the
-//! options that tell Llama, Mistral, Qwen2, Qwen3, Gemma 3 and EmbeddingGemma 2 apart.
+//! options that tell Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 3 and EmbeddingGemma 2 apart.
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, RmsNorm, RmsNormConfig};

@@ -29,7 +29,7 @@ pub struct Encoder<B: Backend> {
     pub type_embedding: Option<Param<Tensor<B, 2>>>,
     /// `[buckets, heads]`: what all blocks add to scores for each bucket of distances (MPNet).
     pub relative_bias: Option<Param<Tensor<B, 2>>>,
-    /// Norm of the embedding sum; static embeddings have none.
+    /// Norm of the embedding sum; static embeddings and XLM-RoBERTa-XL have none.
     pub norm: Option<LayerNorm<B>>,
     /// The N blocks.
     pub blocks: Vec<EncoderBlock<B>>,
@@ -47,7 +47,7 @@ pub struct Encoder<B: Backend> {
 pub struct EncoderBlock<B: Backend> {
     /// Self-attention.
     pub attention: Attention<B>,
-    /// Norm of the attention; the first block's is the embeddings' own where norms come before.
+    /// Norm of the attention; where norms come before, the first block's is that of the embeddings, if they have one.
     pub attention_norm: Option<LayerNorm<B>>,
     /// Feed-forward block.
     pub feed_forward: BlockFeedForward<B>,
@@ -90,6 +90,8 @@ impl<B: Kernels> Encoder<B> {
                 device,
             )),
         };
+        let normed_already =
+            |layer: usize| encoder.pre_norm && encoder.embedding_norm && layer == 0;
         let block = |layer| EncoderBlock {
             attention: Attention::new(
                 &AttentionOptions {
@@ -106,7 +108,7 @@ impl<B: Kernels> Encoder<B> {
                 init,
                 device,
             ),
-            attention_norm: (!encoder.pre_norm || layer > 0).then(norm),
+            attention_norm: (!normed_already(layer)).then(norm),
             feed_forward: feed_forward(layer),
             feed_forward_norm: norm(),
             pre_norm: encoder.pre_norm,

@@ -70,6 +70,8 @@ pub struct BlockInputs<B: Backend> {
     pub(super) bias: Option<Tensor<B, 2>>,
     /// Each layer's own input `[batch, seq, width]`; none where the model has no such inputs.
     pub(super) per_layer: Vec<Tensor<B, 3>>,
+    /// Whether nobody reads the states that layers give.
+    pub(super) unread: bool,
 }
 
 impl<B: Backend> BlockInputs<B> {
@@ -80,7 +82,14 @@ impl<B: Backend> BlockInputs<B> {
             angles: self.angles_of_layer[layer].map(|table| &self.angles[table]),
             mask: self.masks[self.mask_of_layer[layer]].as_ref(),
             bias: self.bias.as_ref(),
+            // A layer's own input is mixed into what its block gives.
+            unread: self.unread && self.per_layer.is_empty(),
         }
+    }
+
+    /// Says that the states which layers give are asked for their gradients alone, so that they need not be computed.
+    pub fn leave_unread(&mut self) {
+        self.unread = true;
     }
 
     /// Cuts one layer's own input off from the graph that made it, and returns the leaf that stands in its place, whose

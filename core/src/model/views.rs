@@ -61,6 +61,7 @@ impl LayerViews {
             mask_of_layer: Vec::new(),
             bias,
             per_layer: Vec::new(),
+            unread: false,
         };
         let mut windows: Vec<Option<usize>> = Vec::new();
         for window in &self.windows {

@@ -214,6 +214,20 @@ impl WeightPrecision {
             Self::Rounded(scheme) => scheme.to_string().replace(':', "-"),
         }
     }
+
+    /// The precision that has such a [`WeightPrecision::name`].
+    ///
+    /// # Errors
+    /// A name of none.
+    pub fn by_name(name: &str) -> Result<Self> {
+        // A number by itself is in blocks of 32 here, whatever it is on the command line.
+        let is_number = Number::ALL.iter().any(|number| number.name() == name);
+        match name.rsplit_once('-') {
+            _ if is_number => format!("{name}:32").parse(),
+            Some((number, block)) => format!("{number}:{block}").parse(),
+            None => name.parse(),
+        }
+    }
 }
 
 /// `kept`, `f32`, `bf16`, or a scheme.
@@ -295,6 +309,19 @@ mod tests {
         assert!(error.contains("int3") && error.contains("f32"), "{error}");
         assert_eq!("int8:64".parse::<WeightPrecision>().unwrap().name(), "int8-64");
         assert_eq!("int4".parse::<WeightPrecision>().unwrap().name(), "int4");
+    }
+
+    #[test]
+    fn precisions_are_known_by_their_names() {
+        let schemes = Number::ALL.iter().flat_map(|number| {
+            ["4", "32", "128", "channel"].map(|block| format!("{}:{block}", number.name()))
+        });
+        for text in schemes.chain(["kept", "f32", "bf16"].map(String::from)) {
+            let precision = text.parse::<WeightPrecision>().unwrap();
+            let name = precision.name();
+            assert_eq!(WeightPrecision::by_name(&name).unwrap(), precision, "{name}");
+        }
+        assert!(WeightPrecision::by_name("int8-6").is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a cross-encoder is trained from: one that exists, or an encoder that gets a head.
+//! What a cross-encoder is trained from: one that exists, a language model that answers, or an encoder that gets a head.
 
 use burn::module::Module;
 use burn::nn::LayerNorm;
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::head::{self, HeadConfig, ScoreHead};
 use super::load::{check_types, labels};
-use super::{PairInput, Reranker, RerankerParts, ScoreActivation};
+use super::{PairInput, Reranker, RerankerParts, ScoreActivation, Scorer};
 use crate::checkpoint::{
-    LoadOptions, Weights, answers, fill, load_backbone, pools, read_transformer,
-    read_transformer_shape,
+    LoadOptions, Weights, answers, fill, has_logit_score, load_backbone, pools, read_kept_score,
+    read_transformer, read_transformer_shape,
 };
 use crate::config::ModelConfig;
 use crate::embedder::EmbeddingModel;
@@ -27,18 +27,26 @@ use crate::{Error, Result};
 pub struct RerankerShape {
     /// The transformer's.
     pub config: ModelConfig,
-    /// The head's.
-    pub head: HeadConfig,
+    /// The head's; `None` of a decoder, whose score is made of logits of its language-model head.
+    pub head: Option<HeadConfig>,
 }
 
 /// Shape of the cross-encoder that training makes of a folder's model, from its configuration alone.
 ///
 /// # Errors
-/// Configuration that cannot be read, and what [`reranker_shape`] refuses.
+/// Configuration that cannot be read, what [`reranker_shape`] refuses, and a decoder that Kiln wrote without its
+/// language-model head.
 pub fn read_reranker_shape(folder: &dyn Folder) -> Result<RerankerShape> {
     let (raw, config) = read_transformer_shape(folder)?;
-    reranker_shape(&config, &raw)
-        .map_err(|error| Error::invalid(format!("{}: {error}", folder.label())))
+    let shape = match has_logit_score(folder)? || answers(&raw) && !pools(folder)? {
+        false => reranker_shape(&config, &raw),
+        true if read_kept_score(folder)?.is_some() => Err(Error::invalid(
+            "was quantized or exported with the direction of its score in the place of the language-model head, which \
+             trains; start from the model that it was made of",
+        )),
+        true => config.decoder().map(|_| RerankerShape { config: config.clone(), head: None }),
+    };
+    shape.map_err(|error| Error::invalid(format!("{}: {error}", folder.label())))
 }
 
 /// Shape of the cross-encoder that training makes of an encoder, whose `config.json` is `raw`.
@@ -47,22 +55,20 @@ pub fn read_reranker_shape(folder: &dyn Folder) -> Result<RerankerShape> {
 /// A decoder, or an encoder for which there is no head.
 pub fn reranker_shape(config: &ModelConfig, raw: &Value) -> Result<RerankerShape> {
     let family = config.family.model_type();
-    if answers(raw) {
-        return Err(refused(&format!("answers yes or no, as a decoder ({family}) does")));
-    }
     if config.family.is_decoder() {
         return Err(refused(&format!("is a decoder ({family})")));
     }
     match head::of_family(config, raw, "", 1)? {
-        Some((head, _)) => Ok(RerankerShape { config: config.clone(), head }),
+        Some((head, _)) => Ok(RerankerShape { config: config.clone(), head: Some(head) }),
         None => Err(refused(&format!("is of a family without such a head ({family})"))),
     }
 }
 
 fn refused(what: &str) -> Error {
     Error::invalid(format!(
-        "{what}, and cross-encoders are trained from encoders with a head for sequence classification; start from one \
-         of BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet, ModernBERT, nomic-bert or gte"
+        "{what}, and cross-encoders are trained from encoders with a head for sequence classification and from decoders \
+         that rank by logits; start from one of BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet, ModernBERT, \
+         nomic-bert or gte, from Qwen3-Reranker or bge-reranker-v2-gemma, or from a model with LogitScore"
     ))
 }
 
@@ -77,16 +83,19 @@ impl<B: Kernels> Reranker<B> {
     /// The cross-encoder that training starts from: that of a folder, or the folder's encoder with a head that is
     /// drawn, of which `fresh` says what is made of its scores. Of the head the file's own part is taken, as
     /// transformers takes it: BERT's pooler, and the layers before the output of ModernBERT's language-model head.
+    /// A decoder goes on by its logits.
     ///
     /// # Errors
-    /// As [`Reranker::load_with`]; a head of several scores; what [`reranker_shape`] refuses.
+    /// As [`Reranker::load_with`]; a head of several scores; what [`read_reranker_shape`] refuses.
     pub fn for_training(
         folder: &dyn Folder,
         options: &LoadOptions,
         fresh: ScoreActivation,
         device: &B::Device,
     ) -> Result<Self> {
-        read_reranker_shape(folder)?;
+        if read_reranker_shape(folder)?.head.is_none() {
+            return Self::load_as(folder, options, device, true);
+        }
         let read = read_transformer(folder, options)?;
         let mut weights = Weights::open(folder, &read.stem)?;
         if let Some(scores) = labels(&weights).filter(|_| !matches!(pools(folder), Ok(true))) {
@@ -121,6 +130,8 @@ impl<B: Kernels> Reranker<B> {
         Ok(Self {
             backbone,
             head: with_own_part(head, &names, folder, &read.stem, device)?,
+            answer: None,
+            lm_head: None,
             config: read.config,
             tokenizer: read.tokenizer,
             tokenizer_files: read.tokenizer_files,
@@ -145,13 +156,14 @@ impl<B: Kernels> RerankerParts<B> {
         device: &B::Device,
     ) -> Result<Self> {
         let RerankerShape { config, head } = reranker_shape(config, raw)?;
+        let head = head.ok_or_else(|| refused("has no head"))?;
         let std = 1.0 / (config.hidden_size as f64).sqrt();
         let backbone = Backbone::drawn(&config, std, device);
         let pooling = Pooling::unfilled(&head.scored.pooling(), &config, device);
         let model = EmbeddingModel::new(backbone, pooling, &config).with_normalize(false);
-        let head = ScoreHead::random(head, &config, device);
-        let device = device.clone();
-        Ok(Self { model, head, tokenizer, tokenizer_files, activation, device })
+        let scorer = Scorer::Head(ScoreHead::random(head, &config, device));
+        let (input, device) = (PairInput::Template, device.clone());
+        Ok(Self { model, scorer, input, tokenizer, tokenizer_files, activation, device })
     }
 }
 

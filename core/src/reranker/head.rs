@@ -190,9 +190,11 @@ pub(super) fn of_family(
         Family::Bert | Family::Gte | Family::NomicBert => {
             (plain, names(&format!("{prefix}pooler.dense"), "classifier"))
         }
-        Family::Roberta | Family::XlmRoberta | Family::Camembert | Family::Mpnet => {
-            (plain, names("classifier.dense", "classifier.out_proj"))
-        }
+        Family::Roberta
+        | Family::XlmRoberta
+        | Family::XlmRobertaXl
+        | Family::Camembert
+        | Family::Mpnet => (plain, names("classifier.dense", "classifier.out_proj")),
         Family::Distilbert => (
             HeadConfig { dense: Some((Between::Relu, true)), ..plain },
             names("pre_classifier", "classifier"),

@@ -7,13 +7,13 @@ use burn::tensor::{Tensor, TensorData};
 use serde_json::Value;
 
 use super::head::{self, HeadConfig, OUTPUTS, ScoreHead};
-use super::{PairInput, PairPrompt, Reranker, ScoreActivation};
+use super::{Answer, AnswerTokens, PairInput, PairPrompt, Reranker, ScoreActivation};
 use crate::checkpoint::{
     KeptScore, LoadOptions, LogitScore, Manifest, ReadFolder, Weights, answers, check_head, fill,
-    load_backbone, pools, read_activation, read_folder, read_kept_score, read_logit_score,
-    read_prompts,
+    load_backbone, logit_score_files, pools, read_activation, read_folder, read_kept_score,
+    read_logit_score, read_prompts,
 };
-use crate::config::ModelConfig;
+use crate::config::{Family, ModelConfig};
 use crate::embedder::Prompt;
 use crate::folder::Folder;
 use crate::kernels::Kernels;
@@ -31,6 +31,16 @@ impl<B: Kernels> Reranker<B> {
         folder: &dyn Folder,
         options: &LoadOptions,
         device: &B::Device,
+    ) -> Result<Self> {
+        Self::load_as(folder, options, device, false)
+    }
+
+    /// As [`Reranker::load_with`]; a decoder that `trains` has its language-model head, too, and what it is saved with.
+    pub(super) fn load_as(
+        folder: &dyn Folder,
+        options: &LoadOptions,
+        device: &B::Device,
+        trains: bool,
     ) -> Result<Self> {
         let manifest = Manifest::read(folder)?;
         if let Some(manifest) = &manifest {
@@ -64,6 +74,7 @@ impl<B: Kernels> Reranker<B> {
         };
         weights.give_in(options.precision);
         let backbone = load_backbone::<B>(&config, &mut weights, device)?;
+        let (mut answer, mut lm_head) = (None, None);
         let (head, input) = match (of_head, asked) {
             (Some((shape, names)), _) => {
                 if let Some(prompt) = &default_prompt {
@@ -88,6 +99,19 @@ impl<B: Kernels> Reranker<B> {
                     }
                     Direction::Tokens(yes, no) => {
                         let table = language_head(&config, &weights, &of_backbone, prefix)?;
+                        if trains {
+                            let tokens = AnswerTokens { token: yes, other: no };
+                            let template = || asked.prompt.to_template();
+                            let files = logit_score_files(folder, (yes, no), &template)?;
+                            let architectures = read.raw["architectures"].clone();
+                            answer = Some(Answer { tokens, prefix, architectures, files });
+                            if !config.decoder()?.tie_word_embeddings {
+                                let values = weights.read(&table)?.unwrap_or_default();
+                                let shape = [config.vocab_size, config.hidden_size];
+                                let values = TensorData::new(values, shape);
+                                lm_head = Some(Tensor::from_data(values, device));
+                            }
+                        }
                         logit(&config, (&mut weights, table.as_str()), (yes, no), device)?
                     }
                 };
@@ -111,6 +135,8 @@ impl<B: Kernels> Reranker<B> {
         Ok(Self {
             backbone,
             head,
+            answer,
+            lm_head,
             config,
             tokenizer: read.tokenizer,
             tokenizer_files: read.tokenizer_files,
@@ -217,7 +243,7 @@ enum Direction {
 }
 
 impl Asked {
-    /// As the list of modules has it, else as Qwen3-Reranker is asked.
+    /// As the list of modules has it, else as the released models of its family are asked.
     fn new(folder: &dyn Folder, read: &ReadFolder, instruction: Option<&str>) -> Result<Self> {
         let mut asked = match read_kept_score(folder)? {
             Some(KeptScore { file, stem, prompt }) => {
@@ -249,16 +275,34 @@ impl Asked {
         let (prompt, yes, no, max_length) = match read_logit_score(folder)? {
             Some(score) => (prompt_of(&score, folder)?, score.token, score.other, score.max_length),
             None if !answers(&read.raw) => return Err(no_reranker(folder, "it has no classifier")),
-            None => match ["yes", "no"].map(|word| read.tokenizer.token_id(word)) {
-                [Some(yes), no @ Some(_)] => (PairPrompt::qwen3(), yes, no, None),
-                _ => return Err(no_reranker(folder, "its vocabulary has no yes and no")),
-            },
+            None => {
+                let (prompt, yes, no) = released(read).map_err(|why| no_reranker(folder, why))?;
+                (prompt, yes, no, None)
+            }
         };
         let size = read.config.vocab_size;
         if let Some(id) = [Some(yes), no].into_iter().flatten().find(|&id| id as usize >= size) {
             return Err(no_reranker(folder, &format!("its LogitScore names token {id} of {size}")));
         }
         Ok(Self { direction: Direction::Tokens(yes, no), prompt, max_length })
+    }
+}
+
+/// How the released models of a family are asked, the token by whose logit they rank, and the one whose logit is
+/// subtracted; why a model cannot be asked so.
+fn released(
+    read: &ReadFolder,
+) -> std::result::Result<(PairPrompt, u32, Option<u32>), &'static str> {
+    let id = |word| read.tokenizer.token_id(word);
+    match read.config.family {
+        Family::Gemma => match (id("<bos>"), id("Yes")) {
+            (Some(_), Some(yes)) => Ok((PairPrompt::bge_gemma(), yes, None)),
+            _ => Err("its vocabulary has no <bos> and Yes"),
+        },
+        _ => match (id("yes"), id("no")) {
+            (Some(yes), no @ Some(_)) => Ok((PairPrompt::qwen3(), yes, no)),
+            _ => Err("its vocabulary has no yes and no"),
+        },
     }
 }
 

@@ -1,5 +1,6 @@
 //! Cross-encoders: a query and a text in one row, a score out of it ([`Reranker`]).
 
+mod answer;
 mod base;
 mod head;
 mod load;
@@ -24,6 +25,7 @@ use crate::pooling::Pooling;
 use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use crate::{Error, Result};
 
+pub use answer::{Answer, AnswerTokens};
 pub use base::{RerankerShape, read_reranker_shape, reranker_shape};
 pub use head::{Between, HeadConfig, ScoreHead, Scored};
 pub use prompt::PairPrompt;
@@ -36,6 +38,19 @@ pub enum PairInput {
     Template,
     /// Inside a prompt that asks whether the text is relevant (Qwen3-Reranker).
     Prompt(PairPrompt),
+}
+
+impl PairInput {
+    /// Tokens of a query and a text.
+    ///
+    /// # Errors
+    /// A text that the tokenizer cannot take; no room for it.
+    pub fn tokenize(&self, tokenizer: &Tokenizer, query: &str, text: &str) -> Result<Tokens> {
+        match self {
+            PairInput::Template => tokenizer.encode_pair(query, text),
+            PairInput::Prompt(prompt) => prompt.tokenize(tokenizer, query, text),
+        }
+    }
 }
 
 /// What is made of a score.
@@ -72,6 +87,9 @@ pub struct Ranked {
 pub struct Reranker<B: Backend> {
     backbone: Backbone<B>,
     head: ScoreHead<B>,
+    /// Of a decoder that is trained: what it is saved with, and its language-model head where that is not the table.
+    answer: Option<Answer>,
+    lm_head: Option<Tensor<B, 2>>,
     config: ModelConfig,
     tokenizer: Tokenizer,
     /// Tokenizer files of the loaded model, which are kept when it is saved.
@@ -82,13 +100,25 @@ pub struct Reranker<B: Backend> {
     device: B::Device,
 }
 
-/// What a cross-encoder of an encoder is made of; see [`Reranker::into_parts`].
+/// What makes a score of the state that is scored.
+#[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "there is one in a run")]
+pub enum Scorer<B: Backend> {
+    /// A head of its own.
+    Head(ScoreHead<B>),
+    /// Logits of the language-model head: `[vocab, hidden]` where that is not the table of token embeddings.
+    Logits(Answer, Option<Tensor<B, 2>>),
+}
+
+/// What a cross-encoder is made of; see [`Reranker::into_parts`].
 #[derive(Debug, Clone)]
 pub struct RerankerParts<B: Backend> {
     /// The backbone, with the pooling that gives the state that is scored, and vectors that are not normalised.
     pub model: EmbeddingModel<B>,
     /// From that state to the score.
-    pub head: ScoreHead<B>,
+    pub scorer: Scorer<B>,
+    /// How a query and a text become one row.
+    pub input: PairInput,
     /// The tokenizer.
     pub tokenizer: Tokenizer,
     /// Tokenizer files of the loaded model that are kept as they are when it is saved.
@@ -110,20 +140,32 @@ impl<B: Kernels> Reranker<B> {
         &self.tokenizer
     }
 
-    /// Puts a cross-encoder together that reads pairs by its tokenizer's template.
+    /// Puts a cross-encoder together.
     ///
     /// # Errors
-    /// A tokenizer without a template for pairs, or with ids and token types that the model has no embeddings for.
+    /// Pairs that are read by the template of a tokenizer that has none, or with ids and token types that the model has no
+    /// embeddings for.
     pub fn from_parts(parts: RerankerParts<B>) -> Result<Self> {
-        let RerankerParts { model, head, tokenizer, tokenizer_files, activation, device } = parts;
+        let RerankerParts { model, scorer, input, tokenizer, tokenizer_files, activation, device } =
+            parts;
         let config = model.config().clone();
-        tokenizer.check_pairs()?;
-        load::check_types(&config, &tokenizer)?;
+        if input == PairInput::Template {
+            tokenizer.check_pairs()?;
+            load::check_types(&config, &tokenizer)?;
+        }
         let EmbeddingModel { backbone, .. } = model;
-        let input = PairInput::Template;
+        let (head, answer, lm_head) = match scorer {
+            Scorer::Head(head) => (head, None, None),
+            Scorer::Logits(answer, lm_head) => {
+                let table = lm_head.clone().unwrap_or_else(|| backbone.token_embedding());
+                (answer.head(table, &config), Some(answer), lm_head)
+            }
+        };
         Ok(Self {
             backbone,
             head,
+            answer,
+            lm_head,
             config,
             tokenizer,
             tokenizer_files,
@@ -134,13 +176,17 @@ impl<B: Kernels> Reranker<B> {
         })
     }
 
-    /// Takes a cross-encoder apart that reads pairs by its tokenizer's template.
+    /// Takes a cross-encoder apart.
     pub fn into_parts(self) -> RerankerParts<B> {
-        let Self { backbone, head, config, tokenizer, tokenizer_files, activation, device, .. } =
-            self;
+        let Self { backbone, head, answer, lm_head, config, .. } = self;
+        let Self { tokenizer, tokenizer_files, input, activation, device, .. } = self;
         let pooling = Pooling::unfilled(&head.config().scored.pooling(), &config, &device);
         let model = EmbeddingModel::new(backbone, pooling, &config).with_normalize(false);
-        RerankerParts { model, head, tokenizer, tokenizer_files, activation, device }
+        let scorer = match answer {
+            Some(answer) => Scorer::Logits(answer, lm_head),
+            None => Scorer::Head(head),
+        };
+        RerankerParts { model, scorer, input, tokenizer, tokenizer_files, activation, device }
     }
 
     /// How a query and a text become one row.
@@ -158,7 +204,7 @@ impl<B: Kernels> Reranker<B> {
         &self.device
     }
 
-    /// Number of scores that the head gives a pair; rankings take heads of one.
+    /// Number of scores that the head gives a pair; rankings take heads of one ([`Reranker::check_ranks`]).
     pub fn labels(&self) -> usize {
         self.head.labels()
     }
@@ -195,10 +241,7 @@ impl<B: Kernels> Reranker<B> {
     /// # Errors
     /// A text that the tokenizer cannot take.
     pub fn tokenize(&self, query: &str, text: &str) -> Result<Tokens> {
-        match &self.input {
-            PairInput::Template => self.tokenizer.encode_pair(query, text),
-            PairInput::Prompt(prompt) => prompt.tokenize(&self.tokenizer, query, text),
-        }
+        self.input.tokenize(&self.tokenizer, query, text)
     }
 
     /// Scores of pairs before the activation, in their order, on the CPU batches side by side. `progress` is
@@ -252,7 +295,11 @@ impl<B: Kernels> Reranker<B> {
         Ok(logits[0])
     }
 
-    fn check_ranks(&self) -> Result<()> {
+    /// Refuses a head of several scores, by which nothing can be ranked.
+    ///
+    /// # Errors
+    /// Such a head.
+    pub fn check_ranks(&self) -> Result<()> {
         match self.labels() {
             1 => Ok(()),
             labels => Err(Error::invalid(format!(

@@ -49,6 +49,11 @@ const QWEN3: [&str; 4] = [
 const QWEN3_INSTRUCTION: &str =
     "Given a web search query, retrieve relevant passages that answer the query";
 
+/// bge-reranker-v2-gemma's (its model card, and `FlagLLMReranker` of FlagEmbedding), before its question.
+const BGE_GEMMA: [&str; 3] = ["<bos>A: ", "\nB: ", "\n"];
+const BGE_GEMMA_QUESTION: &str = "Given a query A and a passage B, determine whether the passage contains an answer to the \
+     query by providing a prediction of either 'Yes' or 'No'.";
+
 impl PromptText {
     /// With an instruction, a query and a text in their places.
     pub(super) fn write(&self, instruction: &str, query: &str, document: &str) -> String {
@@ -111,6 +116,18 @@ impl PairPrompt {
         let places = [PromptPart::Instruction, PromptPart::Query, PromptPart::Document];
         let texts = [before, query, document].into_iter().zip(places);
         let parts = texts.flat_map(|(text, place)| [text, place]).chain([after]).collect();
+        Self::of_parts(parts, instruction)
+    }
+
+    /// bge-reranker-v2-gemma's, of which the question at the end is the instruction.
+    pub(super) fn bge_gemma() -> Self {
+        let places = [PromptPart::Query, PromptPart::Document, PromptPart::Instruction];
+        let texts = BGE_GEMMA.map(|text| PromptPart::Text(text.into())).into_iter().zip(places);
+        let parts = texts.flat_map(|(text, place)| [text, place]).collect();
+        Self::of_parts(parts, BGE_GEMMA_QUESTION)
+    }
+
+    fn of_parts(parts: Vec<PromptPart>, instruction: &str) -> Self {
         let text = PromptText { parts, trims_texts: false, trims_instruction: false };
         let instruction = Some(instruction.into());
         Self { plain: text.clone(), instructed: Ok(text), instruction }
@@ -165,6 +182,27 @@ impl PairPrompt {
         Ok(self)
     }
 
+    /// A released model's prompt as a chat template (Jinja): its own instruction where there is no message of the role
+    /// `system`.
+    pub(super) fn to_template(&self) -> String {
+        let of = |role: &str, usual: String| {
+            format!(
+                "{{{{ messages | selectattr(\"role\", \"eq\", \"{role}\") | map(attribute=\"content\") | first{usual} }}}}"
+            )
+        };
+        let part = |part: &PromptPart| match part {
+            PromptPart::Text(text) => text.clone(),
+            PromptPart::Query => of("query", String::new()),
+            PromptPart::Document => of("document", String::new()),
+            PromptPart::Instruction => {
+                let usual = Value::from(self.instruction.as_deref().unwrap_or_default());
+                of("system", format!(" | default({usual})"))
+            }
+        };
+        // Jinja leaves out the last line's end.
+        self.plain.parts.iter().map(part).chain(["\n".into()]).collect()
+    }
+
     /// Tokens of the prompt with a query and a text. Where they are too many, the end of what stands before the
     /// prompt's own end is cut, which after a long query may be the whole text.
     ///
@@ -205,6 +243,8 @@ mod tests {
         assert_eq!(found.instruction.as_deref(), Some("Rank"));
         assert_eq!(PairPrompt::of_qwen3(&template("", "")), None);
         assert_eq!(PairPrompt::of_qwen3(&template(" | default(\"Rank\")", " | trim")), None);
+        let released = PairPrompt::qwen3();
+        assert_eq!(PairPrompt::of_qwen3(&released.to_template()), Some(released));
         let whole = template(" | default(\"Rank\")", "");
         for other in [
             whole.replace("Judge", "Say"),

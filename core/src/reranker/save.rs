@@ -1,6 +1,8 @@
 //! Writes a cross-encoder as transformers' class for sequence classification, as sentence-transformers'
-//! `CrossEncoder` reads it, and a decoder that ranks with its prompt and the direction of its score, for Kiln alone.
+//! `CrossEncoder` reads it, as it reads a decoder that was trained; and another decoder that ranks with its prompt and the
+//! direction of its score, for Kiln alone.
 
+use burn::tensor::read_sync;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -10,6 +12,7 @@ use crate::checkpoint::{
     StoredTensor, each_tensor, kept_score_files, save_backbone, write_tensors,
 };
 use crate::config::{Family, ModelConfig};
+use crate::embedder::read;
 use crate::folder::Files;
 use crate::kernels::Kernels;
 use crate::model::families::Names;
@@ -17,9 +20,13 @@ use crate::{Error, Result};
 
 /// The file of the tokenizer's settings, which says how many tokens a pair may have.
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// Those of a decoder's module that reads a pair, which may say it, too.
+const TRANSFORMER_CONFIG: &str = "sentence_bert_config.json";
+/// Where sentence-transformers looks for the activation of a list of modules.
+const LISTED_CONFIG: &str = "config_sentence_transformers.json";
 
 /// A cross-encoder as the files of a folder; LoRA adapters are merged. Of a decoder's language-model head the direction
-/// of its score alone is kept.
+/// of its score alone is kept, unless the decoder was loaded to be trained.
 ///
 /// # Errors
 /// Parameters that cannot be read back from the device.
@@ -49,17 +56,40 @@ pub fn save_reranker_as<B: Kernels, E: From<Error>>(
         of_head.push((name, StoredTensor::Full(shape, values)));
         Ok::<_, E>(())
     })?;
-    let mut files = match &reranker.input {
-        PairInput::Template => {
+    let mut files = match (&reranker.input, &reranker.answer) {
+        (PairInput::Template, _) => {
             tensors.extend(of_head);
             Files::default()
         }
-        PairInput::Prompt(prompt) => {
+        (PairInput::Prompt(_), Some(answer)) => {
+            if let Some(table) = &reranker.lm_head {
+                let (name, shape) = ("lm_head.weight", table.dims().to_vec());
+                let values = read_sync(read(table.clone()))?;
+                tensors.push((name.into(), store(name, shape, values)?));
+            }
+            let mut files = answer.files.clone();
+            let own = files.0.get(TRANSFORMER_CONFIG);
+            let own = changed(TRANSFORMER_CONFIG, own, |value| {
+                for of in ["chat_template", "text", "common"] {
+                    let length = value.pointer_mut(&format!("/processing_kwargs/{of}/max_length"));
+                    if let Some(length) = length.filter(|length| !length.is_null()) {
+                        *length = json!(tokenizer.config().max_length);
+                    }
+                }
+            })?;
+            files.0.insert(TRANSFORMER_CONFIG.into(), own);
+            let listed = changed(LISTED_CONFIG, files.0.get(LISTED_CONFIG), |value| {
+                value["activation_fn"] = json!(function(reranker.activation));
+            })?;
+            files.0.insert(LISTED_CONFIG.into(), listed);
+            files
+        }
+        (PairInput::Prompt(prompt), None) => {
             let prompt = serde_json::to_value(prompt).map_err(Error::invalid)?;
             let mut files =
                 kept_score_files(&prompt, write_tensors(&of_head, &[("format", "pt")])?);
             let settings = json!({ "do_lower_case": tokenizer.config().lower_case });
-            files.0.insert("sentence_bert_config.json".into(), format!("{settings:#}\n").into());
+            files.0.insert(TRANSFORMER_CONFIG.into(), format!("{settings:#}\n").into());
             files
         }
     };
@@ -67,8 +97,9 @@ pub fn save_reranker_as<B: Kernels, E: From<Error>>(
     if !files.0.contains_key("tokenizer.json") {
         files.0.insert("tokenizer.json".into(), tokenizer.to_json()?.into());
     }
-    let settings = files.0.get(TOKENIZER_CONFIG);
-    let settings = with_max_length(settings, tokenizer.config().max_length)?;
+    let settings = changed(TOKENIZER_CONFIG, files.0.get(TOKENIZER_CONFIG), |value| {
+        value["model_max_length"] = json!(tokenizer.config().max_length);
+    })?;
     files.0.insert(TOKENIZER_CONFIG.into(), settings);
     files.0.insert("config.json".into(), format!("{value:#}\n").into());
     let weights = write_tensors(&tensors, &[("format", "pt")])?;
@@ -88,12 +119,17 @@ struct Form {
 
 impl Form {
     fn of<B: Kernels>(reranker: &Reranker<B>) -> Result<Self> {
-        let Reranker { head, config, input, activation, .. } = reranker;
+        let Reranker { head, answer, config, input, activation, .. } = reranker;
         if let PairInput::Prompt(_) = input {
             let mut value = config.to_value();
             say_activation(&mut value, *activation);
+            let mut prefix = "";
+            if let Some(answer) = answer {
+                prefix = answer.prefix;
+                value["architectures"] = answer.architectures.clone();
+            }
             let (_, names) = head::of_decoder(config);
-            return Ok(Self { prefix: "", value, names });
+            return Ok(Self { prefix, value, names });
         }
         let family = config.family.model_type();
         let none = || Error::invalid(format!("{family} has no class for sequence classification"));
@@ -112,6 +148,7 @@ fn class_of(family: Family) -> Option<(&'static str, &'static str)> {
         Family::Bert => ("bert.", "BertForSequenceClassification"),
         Family::Roberta => ("roberta.", "RobertaForSequenceClassification"),
         Family::XlmRoberta => ("roberta.", "XLMRobertaForSequenceClassification"),
+        Family::XlmRobertaXl => ("roberta.", "XLMRobertaXLForSequenceClassification"),
         Family::Camembert => ("roberta.", "CamembertForSequenceClassification"),
         Family::Distilbert => ("distilbert.", "DistilBertForSequenceClassification"),
         Family::Mpnet => ("mpnet.", "MPNetForSequenceClassification"),
@@ -154,21 +191,24 @@ fn config_value(
 
 /// Puts the activation where sentence-transformers looks for it.
 fn say_activation(config: &mut Value, activation: ScoreActivation) {
-    let function = match activation {
-        ScoreActivation::Identity => "torch.nn.modules.linear.Identity",
-        ScoreActivation::Sigmoid => "torch.nn.modules.activation.Sigmoid",
-    };
-    config["sentence_transformers"] = json!({ "activation_fn": function });
+    config["sentence_transformers"] = json!({ "activation_fn": function(activation) });
 }
 
-/// The tokenizer's settings with the most tokens that a pair may have.
-fn with_max_length(settings: Option<&Bytes>, max_length: usize) -> Result<Bytes> {
-    let mut value: Value = match settings {
-        Some(text) => serde_json::from_slice(text).map_err(|cause| {
-            Error::invalid(format!("{TOKENIZER_CONFIG}: is not valid JSON: {cause}"))
-        })?,
+/// PyTorch's name of an activation.
+fn function(activation: ScoreActivation) -> &'static str {
+    match activation {
+        ScoreActivation::Identity => "torch.nn.modules.linear.Identity",
+        ScoreActivation::Sigmoid => "torch.nn.modules.activation.Sigmoid",
+    }
+}
+
+/// A file of settings, changed.
+fn changed(file: &str, text: Option<&Bytes>, change: impl FnOnce(&mut Value)) -> Result<Bytes> {
+    let mut value: Value = match text {
+        Some(text) => serde_json::from_slice(text)
+            .map_err(|cause| Error::invalid(format!("{file}: is not valid JSON: {cause}")))?,
         None => json!({}),
     };
-    value["model_max_length"] = json!(max_length);
+    change(&mut value);
     Ok(format!("{value:#}\n").into())
 }

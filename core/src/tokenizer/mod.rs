@@ -60,7 +60,8 @@ pub struct TextOptions {
     pub add_bos: Option<bool>,
     /// Put EOS last, or do not.
     pub add_eos: Option<bool>,
-    /// Stands after the text and before EOS (a chat template's end, `[INST]`).
+    /// Stands after the text and before EOS (a chat template's end, `[/INST]`); see
+    /// [`TokenizerConfig::text_suffix`].
     pub text_suffix: Option<String>,
     /// Padding side.
     pub padding_side: Option<PaddingSide>,
@@ -96,7 +97,8 @@ pub struct TokenizerConfig {
     #[serde(default)]
     pub add_eos: Option<bool>,
     /// Stands after the text and before EOS, and is tokenized by itself, so that no text changes its
-    /// tokens; perhaps empty.
+    /// tokens; perhaps empty. A tokenizer that puts a space before every text (SentencePiece's, as
+    /// Mistral's) puts one before this too: with it `"[/INST]"` has the tokens of `" [/INST]"` behind a text.
     #[serde(default)]
     pub text_suffix: String,
     /// Lower-case instruction and text first (`do_lower_case` of sentence-transformers).
@@ -245,6 +247,8 @@ pub struct Tokenizer {
     config: TokenizerConfig,
     prefix: Vec<u32>,
     suffix: Vec<u32>,
+    /// The last of the suffix, but for a `text_suffix` that is not EOS.
+    closing: Option<u32>,
     pad: u32,
     /// The unknown token, where it is left out.
     dropped: Option<u32>,
@@ -309,13 +313,12 @@ impl Tokenizer {
                 encoding.map_err(|e| bad(e.to_string()))?.get_ids().to_vec()
             }
         };
+        let of_text = added.len();
         // A model that was saved with it has it already, be it EOS itself.
         let has_it = suffix.starts_with(&added);
+        let named = id_of("eos_token")?;
         // Without EOS while the suffix is put before it.
-        let closes = match suffix.last() {
-            Some(last) => id_of("eos_token")? == Some(*last),
-            None => false,
-        };
+        let closes = suffix.last().is_some_and(|last| named == Some(*last));
         let eos = match config.add_eos {
             Some(true) => Some(wanted("eos_token", "add_eos")?),
             Some(false) => None,
@@ -328,7 +331,9 @@ impl Tokenizer {
             suffix.splice(0..0, added);
         }
         suffix.extend(eos);
-        let pad = id_of("pad_token")?.or(pad).or(id_of("eos_token")?).unwrap_or(0);
+        let closing =
+            suffix.last().copied().filter(|last| suffix.len() > of_text || Some(*last) == named);
+        let pad = id_of("pad_token")?.or(pad).or(named).unwrap_or(0);
         if config.max_length <= prefix.len() + suffix.len() {
             return Err(Error::invalid(format!(
                 "max_length {} leaves no room for a text beside the {} tokens that stand around it; raise it{}",
@@ -342,7 +347,7 @@ impl Tokenizer {
         if config.lower_case {
             lower_case_first(&mut inner);
         }
-        Ok(Self { inner, window, config, prefix, suffix, pad, dropped })
+        Ok(Self { inner, window, config, prefix, suffix, closing, pad, dropped })
     }
 
     /// The settings.
@@ -373,6 +378,12 @@ impl Tokenizer {
     /// Tokens put after every text.
     pub fn suffix(&self) -> &[u32] {
         &self.suffix
+    }
+
+    /// The token that closes every text: EOS, or the last of the tokenizer's own template. `None`
+    /// where nothing stands after a text, or [`TokenizerConfig::text_suffix`] alone.
+    pub fn closing(&self) -> Option<u32> {
+        self.closing
     }
 
     /// Pads rows of ids on the right to the longest, whatever the tokenizer's own side.
@@ -702,6 +713,21 @@ mod tests {
         let suffix = TokenizerConfig { text_suffix: " query:".into(), ..own };
         assert_eq!(ids(suffix.clone()), [1, 5, 5, 5, 6, 7]);
         assert_eq!(ids(TokenizerConfig { add_eos: Some(true), ..suffix }), [1, 5, 5, 6, 7, 2]);
+    }
+
+    #[test]
+    fn a_suffix_closes_no_text_unless_it_is_eos() {
+        for (add_eos, text_suffix, closing) in [
+            (None, "", None),
+            (Some(true), "", Some(2)),
+            (Some(false), "query:", None),
+            (None, "query:", None),
+            (Some(true), "query:", Some(2)),
+            (None, "</s>", Some(2)),
+        ] {
+            let config = TokenizerConfig { add_eos, text_suffix: text_suffix.into(), ..config() };
+            assert_eq!(tokenizer(config).closing(), closing, "{add_eos:?} {text_suffix:?}");
+        }
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
         let mut pass = Self::from_inputs(replica, frozen, input, mode, inputs, seed, device);
         for block in 0..frozen.backbone().layers().saturating_sub(1) {
             let x = Tensor::from_inner(pass.inputs[block].clone());
-            pass.inputs.push(pass.layer(frozen, block, x).0.inner());
+            pass.inputs.push(pass.layer(frozen, block, x, false).0.inner());
         }
         pass
     }
@@ -131,12 +131,14 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
         Self { replica, input, mode, shared, inputs, seed, device }
     }
 
-    /// A block, and the leaf that stands for what it gets of the embeddings, where it gets something.
+    /// A block, and the leaf that stands for what it gets of the embeddings, where it gets something. `unread`: what the block
+    /// gives is of no use but for its gradients.
     fn layer(
         &self,
         of: &TrainModel<B>,
         block: usize,
         x: Tensor<B, 3>,
+        unread: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 3>>) {
         seed_dropout::<B>(self.device, block_seed(self.seed, block));
         // What learns belongs to each block's graph.
@@ -144,13 +146,16 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
             true => of.backbone().prepare(self.input, self.mode, &x),
             false => self.shared.clone(),
         };
+        if unread {
+            own.leave_unread();
+        }
         let leaf = own.cut(block);
         (of.backbone().layer(block, x, &own, false).0, leaf)
     }
 
     /// The last states `[batch, seq, hidden]`, final-normed, made from the last block's input.
     pub fn last(&self, of: &TrainModel<B>, x: Tensor<B, 3>) -> Tensor<B, 3> {
-        of.backbone().finish(self.layer(of, self.inputs.len() - 1, x).0)
+        of.backbone().finish(self.layer(of, self.inputs.len() - 1, x, false).0)
     }
 
     /// The input of the last block `[batch, seq, hidden]`.
@@ -174,12 +179,13 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
         gathered: &mut Gathered<'_, B>,
     ) -> Result<(f64, Option<Tensor<B::InnerBackend, 3>>)> {
         let leaf = self.before_last().require_grad();
-        let (x, of_embeddings) = self.layer(self.replica, self.inputs.len() - 1, leaf.clone());
+        let last = self.inputs.len() - 1;
+        let (x, of_embeddings) = self.layer(self.replica, last, leaf.clone(), false);
         let loss = of_states(self.replica.backbone().finish(x));
         let value = loss.clone().into_scalar().elem::<f64>();
         let grads = loss.backward();
         gathered.take(&grads);
-        let mut owed = vec![None; self.inputs.len() - 1];
+        let mut owed = vec![None; last];
         owed.push(leaf.grad(&grads));
         let of_embeddings = of_embeddings.and_then(|leaf| leaf.grad(&grads));
         drop(grads);
@@ -212,7 +218,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
                 return Err(Error::invalid(format!("block {block} got no gradient")));
             };
             let leaf = self.input_of(block).require_grad();
-            let (y, more) = self.layer(self.replica, block, leaf.clone());
+            let (y, more) = self.layer(self.replica, block, leaf.clone(), true);
             let grads = B::owed(y, Tensor::from_inner(gradient)).backward();
             gathered.take(&grads);
             of_embeddings.push(more.and_then(|leaf| leaf.grad(&grads)));

@@ -140,8 +140,9 @@ pub fn map<B: TrainingBackend, M: AutodiffModule<B>>(
 /// Values at most of a gradient, such as an adapter's, whose squares are summed with others' of its shape.
 const SMALL: usize = 1 << 20;
 
-/// Small gradients whose squares are summed value by value before these are summed.
-const TOGETHER: usize = 8;
+/// Small gradients whose squares are summed value by value before these are summed: as many as fusion makes one kernel of,
+/// which has 64 operations at most.
+const TOGETHER: usize = 32;
 
 /// Euclidean norm of all gradients together.
 pub fn norm<B: TrainingBackend, M: AutodiffModule<B>>(
@@ -212,9 +213,31 @@ pub fn clip_norm<B: TrainingBackend, M: AutodiffModule<B>>(
 ) -> f64 {
     let norm = norm::<B, M>(module, grads);
     if largest > 0.0 && norm > largest {
-        map::<B, M>(module, grads, |grad| grad.mul_scalar(largest / norm));
+        scale::<B, M>(module, grads, largest / norm);
     }
     norm
+}
+
+/// Multiplies all gradients, one shape after the other, which a device's fusion makes few kernels of.
+fn scale<B: TrainingBackend, M: AutodiffModule<B>>(
+    module: &M,
+    grads: &mut GradientsParams,
+    factor: f64,
+) {
+    struct ScaleTo<'a>(&'a mut GradientsParams, f64);
+    impl<B: TrainingBackend> Each<B> for ScaleTo<'_> {
+        fn each<const D: usize>(
+            &mut self,
+            id: ParamId,
+            grad: Tensor<B::InnerBackend, D>,
+        ) -> Option<Tensor<B::InnerBackend, D>> {
+            self.0.register::<B::InnerBackend, D>(id, grad.mul_scalar(self.1));
+            None
+        }
+    }
+    for mut alike in by_shape::<B, M>(module, std::mem::take(grads)) {
+        each::<B, M>(module, &mut alike, &mut ScaleTo(grads, factor));
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::embedder::EmbeddingModel;
 use crate::kernels::{Kernels, TrainingBackend};
 use crate::model::Backbone;
 use crate::pooling::l2_normalize;
-use crate::reranker::ScoreHead;
+use crate::reranker::{AnswerTokens, ScoreHead};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor, module::linear};
@@ -14,13 +14,16 @@ use burn::tensor::{FloatDType, Tensor, module::linear};
 pub struct TrainModel<B: Backend> {
     /// The embedding model.
     pub model: EmbeddingModel<B>,
-    /// Language-model head `[vocab, hidden]` of its own, for reconstruction that is not tied.
+    /// Language-model head `[vocab, hidden]` of its own, for objectives of tokens and for answers, where it is not tied.
     pub lm_head: Option<Param<Tensor<B, 2>>>,
     /// `[student width, teacher width]` for each pair of layers that are compared and differ in
     /// width; trained, and left behind.
     pub projections: Vec<Param<Tensor<B, 2>>>,
     /// A cross-encoder's head, over the states that the embedding model pools.
     pub score_head: Option<ScoreHead<B>>,
+    /// The tokens whose logits are the score of a decoder that ranks.
+    #[module(skip)]
+    pub answer: Option<AnswerTokens>,
 }
 
 impl<B: Kernels> TrainModel<B> {
@@ -31,27 +34,33 @@ impl<B: Kernels> TrainModel<B> {
 
     /// What the loss is of `[rows, width]`, in f32: vectors of norm 1, or a cross-encoder's scores.
     pub fn finished(&self, vectors: Tensor<B, 2>) -> Tensor<B, 2> {
-        match &self.score_head {
-            Some(head) => head.forward_rows(vectors).cast(FloatDType::F32),
-            None => l2_normalize(vectors.cast(FloatDType::F32)),
+        match (&self.score_head, self.answer) {
+            (Some(head), _) => head.forward_rows(vectors).cast(FloatDType::F32),
+            (None, Some(answer)) => answer.scores(vectors, self.table()).cast(FloatDType::F32),
+            (None, None) => l2_normalize(vectors.cast(FloatDType::F32)),
         }
     }
 
     /// Width of what the loss is of.
     pub fn width(&self) -> usize {
-        match &self.score_head {
-            Some(head) => head.labels(),
-            None => self.model.dimensions(),
+        match (&self.score_head, self.answer) {
+            (Some(head), _) => head.labels(),
+            (None, Some(_)) => 1,
+            (None, None) => self.model.dimensions(),
         }
     }
 
     /// Logits `[rows, vocab]` of states `[rows, hidden]`.
     pub fn logits(&self, states: Tensor<B, 2>) -> Tensor<B, 2> {
-        let table = match &self.lm_head {
+        linear(states, self.table().transpose(), None)
+    }
+
+    /// The language-model head `[vocab, hidden]`.
+    fn table(&self) -> Tensor<B, 2> {
+        match &self.lm_head {
             Some(head) => head.val(),
             None => self.backbone().token_embedding(),
-        };
-        linear(states, table.transpose(), None)
+        }
     }
 
     /// The same parameters in another number format, for computing.

@@ -43,6 +43,7 @@ fn numbers_beyond_their_range() {
         (
             &["mine", "--data", &texts],
             &[
+                "--threshold",
                 "--top-k",
                 "--negatives",
                 "--least",

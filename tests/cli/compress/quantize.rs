@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{MEAN, calibration, json, least_cosine};
 use crate::harness::{Folder, embed, failure, kiln, kiln_on, names, stdout};
+use crate::named::noise;
 
 #[test]
 fn weights_that_are_no_numbers_are_refused() {
@@ -97,6 +98,60 @@ fn every_scheme_gives_nearly_the_same_vectors() {
             }
         }
     }
+}
+
+/// Of a table nearly all is rounded. Model2Vec's own int8 codes are the numbers: no direction needs their scale.
+#[test]
+fn a_table_of_tokens_takes_a_quarter() {
+    const SHAPE: [usize; 2] = [2000, 64];
+    let folder = Folder::new();
+    let weights = |dtype: &str, bytes: &[u8]| {
+        let header = serde_json::json!({
+            "embeddings": {"dtype": dtype, "shape": SHAPE, "data_offsets": [0, bytes.len()]}
+        });
+        let header = header.to_string();
+        let length = header.len().next_multiple_of(8);
+        let header = format!("{header:length$}");
+        [&(length as u64).to_le_bytes()[..], header.as_bytes(), bytes].concat()
+    };
+    let model = |name: &str, weights: Vec<u8>| {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+        std::fs::create_dir(folder.path(name)).unwrap();
+        for file in ["config.json", "tokenizer.json"] {
+            let from = fixtures.join("static/model2vec").join(file);
+            std::fs::copy(from, folder.path(name).join(file)).unwrap();
+        }
+        folder.write(&format!("{name}/model.safetensors"), weights);
+        folder.arg(name)
+    };
+    let values = noise("table", SHAPE[0] * SHAPE[1]);
+    let codes: Vec<i8> = values.iter().map(|value| (value * 127.0).round() as i8).collect();
+    let floats = |values: Vec<f32>| -> Vec<u8> {
+        weights("F32", &values.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>())
+    };
+    let full = model("full", floats(values.iter().map(|&value| value as f32).collect()));
+    let numbers = model("numbers", floats(codes.iter().map(|&code| code.into()).collect()));
+    let bytes: Vec<u8> = codes.iter().map(|&code| code as u8).collect();
+    let own = model("own", weights("I8", &bytes));
+
+    let (small, file) = (folder.arg("small"), folder.arg("small.kiln"));
+    let length = |path: &str| std::fs::metadata(path).unwrap().len();
+    let most = length(&format!("{full}/model.safetensors")) * 3 / 10;
+    let expected = embed(&full, &folder, &[]);
+    for base in [&full, &own] {
+        kiln(&["quantize", "-m", base, "-o", &small, "--overwrite"]).assert().success();
+        kiln(&["export", "-m", &small, "-o", &file, "--overwrite"]).assert().success();
+        for path in [&format!("{small}/model.safetensors"), &file] {
+            assert!(length(path) < most, "{path}: {} of {most}", length(path));
+        }
+        let vectors = embed(&small, &folder, &[]);
+        assert_eq!(embed(&file, &folder, &[]), vectors);
+        let cosine = least_cosine(&expected, &vectors);
+        assert!(cosine > 0.9999 && vectors != expected, "{cosine}");
+    }
+    let vectors = embed(&own, &folder, &[]);
+    assert_eq!(vectors, embed(&numbers, &folder, &[]));
+    assert!(least_cosine(&expected, &vectors) > 0.9999);
 }
 
 /// Nothing judges the vectors of products in bf16 where a file's test does not hold.

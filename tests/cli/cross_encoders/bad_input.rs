@@ -1,7 +1,7 @@
 //! Data, settings and bases of which no cross-encoder is made.
 
-use super::{fixture, recipe, train};
-use crate::harness::{Folder, failure};
+use super::{fixture, recipe, three_scores, train};
+use crate::harness::{Folder, failure, kiln};
 use crate::training::DATA;
 
 #[test]
@@ -60,7 +60,6 @@ fn what_a_cross_encoder_cannot_learn_from_is_said() {
     let decoder = folder.model("{ mode = 'mean' }");
     for (base, part) in [
         (decoder, "is a decoder (llama)"),
-        (fixture("rerankers/qwen3"), "answers yes or no, as a decoder (qwen3) does"),
         (fixture("static/sentence-transformers"), "is of a family without such a head (static)"),
     ] {
         let text = recipe(Some(&base), "data.jsonl", usual);
@@ -69,31 +68,26 @@ fn what_a_cross_encoder_cannot_learn_from_is_said() {
         let said = failure(&mut train(&folder, &text, "out", &["--dry-run"]));
         assert!(said.contains(part), "{said}");
     }
-    // A head of several scores.
-    let three = folder.path("three");
-    std::fs::create_dir(&three).unwrap();
-    for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(fixture("rerankers/bert").join(file), three.join(file)).unwrap();
+    // A decoder that was exported has no language-model head left to train. Its name alone says that it ranks.
+    let (qwen, named) = (fixture("rerankers/qwen3"), folder.path("a-reranker"));
+    std::fs::create_dir(&named).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(qwen.join(file), named.join(file)).unwrap();
     }
-    let from = kiln_embed::checkpoint::Directory::new(fixture("rerankers/bert")).unwrap();
-    let mut weights = kiln_embed::checkpoint::Weights::open(&from, "model").unwrap();
-    let tensors: Vec<_> = weights
-        .tensors()
-        .iter()
-        .map(|(name, info)| (name.clone(), info.shape.clone()))
-        .collect::<Vec<_>>()
-        .into_iter()
-        .map(|(name, mut shape)| {
-            let values = weights.read(&name).unwrap().unwrap();
-            let head = name.starts_with("classifier.");
-            if head {
-                shape[0] = 3;
-            }
-            (name, shape, if head { values.repeat(3) } else { values })
-        })
-        .collect();
-    let bytes = kiln_embed::checkpoint::write_safetensors(&tensors, &[("format", "pt")]).unwrap();
-    std::fs::write(three.join("model.safetensors"), bytes).unwrap();
+    let exported = folder.path("exported");
+    let (from, to) = (named.display().to_string(), exported.display().to_string());
+    kiln(&["--quiet", "export", "-m", &from, "-o", &to]).assert().success();
+    let text = recipe(Some(&exported), "data.jsonl", usual);
+    let dry = failure(&mut train(&folder, &text, "out", &["--dry-run"]));
+    for said in [error(&text), dry] {
+        assert!(said.contains("start from the model that it was made of"), "{said}");
+    }
+    // No room for two texts beside its prompt, which is never cut.
+    let short = recipe(Some(&qwen), "data.jsonl", usual);
+    let said = error(&short.replace("[[stage]]", "max_length = 20\n[[stage]]"));
+    assert!(said.contains("max_length 20 leaves no room for a text beside the"), "{said}");
+    // A head of several scores.
+    let three = three_scores(&folder);
     let said = error(&recipe(Some(&three), "data.jsonl", usual));
     assert!(said.contains("gives each pair 3 scores"), "{said}");
     // No room for two texts.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{fixture, parse, recipe, train};
+use super::{fixture, parse, recipe, tensors, train, untied};
 use crate::harness::{Folder, failure, kiln, stdout};
 use crate::training::DATA;
 
@@ -53,5 +53,20 @@ fn a_dry_run_counts_the_head() {
         .replace("[[stage]]", "[model.lora]\nrank = 4\ntargets = ['query']\n[[stage]]");
     // Three layers, rank 4 on 32 x 32, and the head: 32 x 32 + 32, 32 + 1.
     assert_eq!(dry(&lora)["trained"], 3 * 4 * 64 + 32 * 33 + 33);
+    // A decoder's language-model head, 64 rows of 32, is the table or trains beside it; adapters leave it as it is.
+    let (tied, untied) = (fixture("rerankers/qwen3"), untied(&folder));
+    let weights = tensors(&tied);
+    let sizes = weights.tensors().values().map(|info| info.shape.iter().product::<usize>());
+    let values = sizes.sum::<usize>();
+    for (base, head) in [(&tied, 0), (&untied, 64 * 32)] {
+        let text = recipe(Some(base), "data.jsonl", stage);
+        assert_eq!(dry(&text)["trained"], values + head);
+        let lora = "[model.lora]\nrank = 4\ntargets = ['q_proj']\n[[stage]]";
+        let lora = dry(&text.replace("[[stage]]", lora));
+        assert_eq!(
+            (&lora["trained"], &lora["frozen"]),
+            (&json!(3 * 4 * 64), &json!(values + head))
+        );
+    }
     assert_eq!(whole["data"][0][1]["examples"], 4);
 }

@@ -16,6 +16,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use kiln_embed::checkpoint::write_safetensors;
 use parquet::arrow::ArrowWriter;
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 use serde::Serialize;
@@ -23,10 +24,13 @@ use tempfile::NamedTempFile;
 
 use kiln_terminal::terminal::StandardOutput;
 
-pub use read::{Block, read_blocks};
+pub use read::{Block, description, read_blocks};
 
 /// Name of the vectors' column, field or tensor.
 pub const EMBEDDING: &str = "embedding";
+
+/// Under it a file keeps what [`VectorWriter::describe`] says in its own metadata.
+const DESCRIPTION: &str = "kiln.settings";
 
 /// Format of a file of vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +117,7 @@ enum Sink {
     Npy(BufWriter<Place>),
     JsonLines(BufWriter<Place>),
     Parquet { schema: Arc<Schema>, writer: Box<ArrowWriter<Place>> },
-    Safetensors { place: Place, values: Vec<f32> },
+    Safetensors { place: Place, values: Vec<f32>, description: Option<String> },
 }
 
 /// Where the bytes go.
@@ -362,9 +366,27 @@ impl VectorWriter {
                     ArrowWriter::try_new(place, schema.clone(), settings).with_context(context)?;
                 Sink::Parquet { schema, writer: Box::new(writer) }
             }
-            VectorFormat::Safetensors => Sink::Safetensors { place, values: Vec::new() },
+            VectorFormat::Safetensors => {
+                Sink::Safetensors { place, values: Vec::new(), description: None }
+            }
         };
         Ok(Self { label: label.into(), dim, rows: Some(rows), written: 0, sink })
+    }
+
+    /// Keeps a text about the vectors, which [`description`] reads; .npy and .jsonl have no place for one, and it is not asked
+    /// for.
+    ///
+    /// # Errors
+    /// Those of `text`.
+    pub fn describe(&mut self, text: impl FnOnce() -> Result<String>) -> Result<()> {
+        match &mut self.sink {
+            Sink::Parquet { writer, .. } => {
+                writer.append_key_value_metadata(KeyValue::new(DESCRIPTION.into(), text()?));
+            }
+            Sink::Safetensors { description, .. } => *description = Some(text()?),
+            Sink::Npy(_) | Sink::JsonLines(_) => {}
+        }
+        Ok(())
     }
 
     /// Writes the next rows.
@@ -414,9 +436,11 @@ impl VectorWriter {
                 .map_err(std::io::IntoInnerError::into_error)
                 .with_context(context)?,
             Sink::Parquet { writer, .. } => writer.into_inner().with_context(context)?,
-            Sink::Safetensors { mut place, values } => {
+            Sink::Safetensors { mut place, values, description } => {
                 let tensor = (EMBEDDING.to_string(), vec![written, dim], values);
-                let bytes = write_safetensors(&[tensor], &[("format", "kiln")])?;
+                let mut metadata = vec![("format", "kiln")];
+                metadata.extend(description.as_deref().map(|text| (DESCRIPTION, text)));
+                let bytes = write_safetensors(&[tensor], &metadata)?;
                 place.write_all(&bytes).with_context(context)?;
                 place
             }
@@ -491,9 +515,13 @@ mod tests {
         for name in ["v.npy", "v.jsonl", "v.parquet", "v.safetensors"] {
             let path = folder.path().join(name);
             let mut writer = VectorWriter::create(&path, 5, 3).unwrap();
+            writer.describe(|| Ok("{\"by\":\"é\"}".into())).unwrap();
             writer.write(&rows[..2]).unwrap();
             writer.write(&rows[2..]).unwrap();
             writer.finish().unwrap();
+            let says_it = matches!(name, "v.parquet" | "v.safetensors");
+            let said = description(&path).unwrap();
+            assert_eq!(said.as_deref(), says_it.then_some("{\"by\":\"é\"}"), "{name}");
             let back: Vec<VectorRow> =
                 read_blocks(&path, 2).unwrap().flat_map(Result::unwrap).collect();
             assert_eq!(back.len(), 5, "{name}");

@@ -10,9 +10,8 @@ use serde_json::json;
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::device;
 use crate::embedding::embed_blocks;
-use crate::eval::fingerprint;
-use crate::model::{folders, load, load_tokenizer, model_name};
-use crate::shards::{self, EmbedJob, Settings, Shard, is_address};
+use crate::model::{load, load_tokenizer};
+use crate::shards::{self, EmbedJob, Shard, is_address};
 use crate::terminal::{counted, print_json, thousands};
 use crate::text::{Columns, TextFile, apart};
 use crate::vectors::{VectorFormat, VectorWriter};
@@ -111,8 +110,8 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let overrides = args.flags.load_options(args.model.load_options());
     let options = args.flags.options(args.prompt_name.as_deref(), args.prompt.as_deref());
-    let folders = folders(&args.model.name(), terminal)?;
     let (_, prompts) = load_tokenizer(&args.model.name(), terminal)?;
+    let prompt = prompts.text(&options.prompt)?;
     let format = args.format.unwrap_or(VectorFormat::Parquet);
     let prepared = shards::prepare(EmbedJob {
         input: &args.input,
@@ -122,15 +121,7 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
         columns: Columns { fields: args.field.clone(), optional: Vec::new() },
         skip_bad_rows: args.skip_bad_rows,
         verify: args.verify,
-        settings: Settings {
-            model: model_name(&args.model.name()),
-            fingerprint: fingerprint(&folders, &overrides, args.flags.dimensions)?,
-            weights: args.flags.weights.name().to_string(),
-            prompt: prompts.text(&options.prompt)?.into(),
-            dimensions: args.flags.dimensions,
-            fields: args.field.clone(),
-            format: format.name().into(),
-        },
+        settings: args.flags.settings(&args.model, prompt, &args.field, format, terminal)?,
         terminal,
     })?;
     let device = device::open(global.device)?;
@@ -192,12 +183,16 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     if total == 0 {
         bail!("{}: holds no text", texts.label);
     }
-    let start = Instant::now();
     let dim = model.dimensions(&options);
     let mut writer = match args.piped() {
         true => VectorWriter::to_standard_output(format, total, dim)?,
         false => VectorWriter::create_as(format, &args.output, total, dim)?,
     };
+    writer.describe(|| {
+        let prompt = model.prompts().text(&options.prompt)?;
+        args.flags.settings(&args.model, prompt, &args.field, format, terminal)?.line()
+    })?;
+    let start = Instant::now();
     let done = embed_blocks(model.as_ref(), &texts, total, &options, terminal, |rows| {
         writer.write(&rows)
     })?;

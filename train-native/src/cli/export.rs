@@ -69,10 +69,11 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
         None if args.model.ranks(folder.as_ref())? => {
             let (options, device) = (args.model.load_options(), Default::default());
             let reranker = Reranker::<Cpu>::load_with(folder.as_ref(), &options, &device)?;
-            let reference = reranker.score_test()?;
+            let reference = reranker.score_test().with_context(|| found.name())?;
             let weights = args.weights.unwrap_or(Storage::F16);
             let model = quantize_reranker(&reranker, &StoragePlan::all(weights), terminal)?;
-            let (files, exported) = sealed_reranker(model.files, &weights.to_string(), reference)?;
+            let (files, exported) =
+                sealed_reranker(model.files, &args.output, &weights.to_string(), reference)?;
             (files, weights.to_string(), Bound::Apart(exported.most_apart))
         }
         None => {
@@ -83,7 +84,8 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
             let plan = StoragePlan::all(weights);
             let how = Quantization { plan: &plan, gptq: None, calibration: None };
             let model = quantize(embedder, &how, terminal)?;
-            let (files, exported) = sealed(model.files, &weights.to_string(), reference)?;
+            let (files, exported) =
+                sealed(model.files, &args.output, &weights.to_string(), reference)?;
             (files, weights.to_string(), Bound::Cosine(exported.least_cosine))
         }
     };

@@ -50,7 +50,7 @@ pub(super) fn run(args: &ImportArgs, global: &Global) -> Result<()> {
     let model = import_gguf(&args.file, base.as_ref(), stem, &plan, terminal)?;
     let usual = model.lines.iter().max_by_key(|line| line.numbers);
     let usual = usual.map_or_else(|| args.weights.to_string(), |line| line.storage.clone());
-    let (files, exported) = sealed(model.files, &usual, model.reference)?;
+    let (files, exported) = sealed(model.files, &args.output, &usual, model.reference)?;
     export(&files, &args.output, args.existing.rule())?;
     let value = json!({
         "output": args.output, "tensors": model.lines, "bytes": exported.bytes, "cosine": exported.cosine,

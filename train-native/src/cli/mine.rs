@@ -10,7 +10,7 @@ use kiln_embed::embedder::Prompt;
 use kiln_embed::quant::WeightPrecision;
 use serde_json::json;
 
-use super::ranges::{NEIGHBOURS, ROWS, seed, single, whole};
+use super::ranges::{NEIGHBOURS, ROWS, number, seed, single, whole};
 use super::reranker::RerankerFlags;
 use super::teacher_prompts::TeacherPrompts;
 use super::{Global, ModelOverrides};
@@ -44,6 +44,9 @@ pub(super) struct MineArgs {
     /// Examples: queries with positives, in any training format
     #[arg(long, short, value_name = "FILE")]
     data: PathBuf,
+    /// Scored pairs: the least score of a positive pair, as a source's threshold in a recipe [default: 4, of STS's 5]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = number(-1e6, 1e6))]
+    threshold: Option<f64>,
     /// File of texts to mine from (field text, optionally title) [default: the texts of the
     /// examples; of scored pairs those of all pairs]
     #[arg(long, short, value_name = "FILE")]
@@ -134,7 +137,9 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     if args.scores.as_ref() == Some(&args.output) {
         bail!("{}: --output and --scores name the same file", args.output.display());
     }
-    let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
+    let mut source = DataSource::file(&args.data.to_string_lossy());
+    source.threshold = args.threshold.unwrap_or(source.threshold);
+    let set = open_source(&source, args.skip_bad_rows, terminal)?;
     let corpus = mine::corpus(args.corpus.as_deref(), &set, terminal)?;
     // A name that is no reranker's is an error before hours of embedding.
     let reranker = match &args.reranker {
@@ -335,6 +340,10 @@ pub(super) fn open_examples(
     skip_bad_rows: bool,
     terminal: Terminal,
 ) -> Result<DataSet> {
+    open_source(&DataSource::file(&path.to_string_lossy()), skip_bad_rows, terminal)
+}
+
+fn open_source(source: &DataSource, skip_bad_rows: bool, terminal: Terminal) -> Result<DataSet> {
     let opening = Opening {
         folder: Path::new(""),
         on_bad_row: if skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop },
@@ -348,5 +357,5 @@ pub(super) fn open_examples(
         seed: 1,
         terminal,
     };
-    DataSet::open(&DataSource::file(&path.to_string_lossy()), &opening)
+    DataSet::open(source, &opening)
 }

@@ -54,9 +54,12 @@ use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, TextOptions};
 
 use crate::device::{DeviceChoice, open};
 use crate::embedding::TextModel;
+use crate::eval::fingerprint;
 use crate::interrupt;
-use crate::model::load;
+use crate::model::{folders, load, model_name};
+use crate::shards::Settings;
 use crate::terminal::{Terminal, captured, error_line, field};
+use crate::vectors::VectorFormat;
 
 /// Train, run and search with text-embedding models on CPU, Vulkan and CUDA.
 #[derive(Debug, Parser)]
@@ -265,6 +268,28 @@ impl EmbedFlags {
     /// How to load what is to be embedded with.
     fn load_options(&self, overrides: LoadOptions) -> LoadOptions {
         LoadOptions { precision: self.weights, ..overrides }
+    }
+
+    /// What vectors by a model depend on beside their texts.
+    fn settings(
+        &self,
+        model: &ModelArgs,
+        prompt: &str,
+        fields: &[String],
+        format: VectorFormat,
+        terminal: Terminal,
+    ) -> Result<Settings> {
+        let name = model.name();
+        let options = self.load_options(model.load_options());
+        Ok(Settings {
+            model: model_name(&name),
+            fingerprint: fingerprint(&folders(&name, terminal)?, &options, self.dimensions)?,
+            weights: self.weights.name(),
+            prompt: prompt.into(),
+            dimensions: self.dimensions,
+            fields: fields.to_vec(),
+            format: format.name().into(),
+        })
     }
 
     fn options(&self, prompt: Option<&str>, prompt_text: Option<&str>) -> EmbedOptions {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use kiln_embed::checkpoint::SelfTest;
 use kiln_embed::reranker::Reranker;
@@ -156,7 +156,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
         let model = quantize(embedder, &how, terminal)?;
         (model.files, model.lines, reference)
     });
-    let (files, exported) = sealed(files, &plan.usual().to_string(), reference)?;
+    let (files, exported) = sealed(files, &args.output, &plan.usual().to_string(), reference)?;
     export(&files, &args.output, args.existing.rule())?;
     let (full, kept) = sizes(&lines);
     let value = json!({
@@ -184,9 +184,11 @@ fn reranker(
     let folder = open_to_read(&resolve(name, terminal)?)?;
     let (model, reference) = with_backend!(device, B, handle => {
         let reranker = Reranker::<B>::load_with(folder.as_ref(), &options, &handle)?;
-        (quantize_reranker(&reranker, plan, terminal)?, reranker.score_test()?)
+        let reference = reranker.score_test().with_context(|| name.to_string())?;
+        (quantize_reranker(&reranker, plan, terminal)?, reference)
     });
-    let (files, exported) = sealed_reranker(model.files, &plan.usual().to_string(), reference)?;
+    let (files, exported) =
+        sealed_reranker(model.files, &args.output, &plan.usual().to_string(), reference)?;
     export(&files, &args.output, args.existing.rule())?;
     let (lines, (full, kept)) = (&model.lines, sizes(&model.lines));
     let value = json!({

@@ -23,7 +23,7 @@ use crate::search::{Search, SearchHit};
 use crate::shards::{Settings, VectorFiles};
 use crate::terminal::{Terminal, field};
 use crate::text::{Columns, Record, TextFile, apart};
-use crate::vectors::VectorWriter;
+use crate::vectors::{VectorFormat, VectorWriter};
 
 /// Search texts by meaning.
 ///
@@ -133,7 +133,8 @@ impl Vectors {
     /// Refuses a model whose vectors are others, and notes where the queries' are near them, not the same.
     fn check(&self, label: &str, args: &SearchArgs, terminal: Terminal) -> Result<()> {
         let Some(made_by) = self.settings() else { return Ok(()) };
-        let theirs = made_by.weights.parse().ok().filter(|theirs| *theirs != args.flags.weights);
+        let theirs = WeightPrecision::by_name(&made_by.weights).ok();
+        let theirs = theirs.filter(|theirs| *theirs != args.flags.weights);
         // The weights by which a model makes these vectors.
         let weights_of = |folders: Vec<PathBuf>| -> Result<Option<WeightPrecision>> {
             for precision in [Some(args.flags.weights), theirs].into_iter().flatten() {
@@ -166,8 +167,8 @@ impl Vectors {
                 model_name(&args.model.name())
             ),
             Some(precision) if precision != args.flags.weights => terminal.note(format!(
-                "{label}: its vectors were made by {} weights, and the queries' are by {}: they are near each other, not the same",
-                made_by.weights, args.flags.weights
+                "{label}: its vectors were made by {precision} weights, and the queries' are by {}: they are near each other, not the same",
+                args.flags.weights
             )),
             Some(_) => {}
         }
@@ -291,7 +292,7 @@ fn search(
             let mut writer = args
                 .save_index
                 .as_deref()
-                .map(|path| VectorWriter::create(path, total, dim))
+                .map(|path| index_writer(path, (total, dim), model, &options, args, terminal))
                 .transpose()?;
             embed_blocks(model, corpus, total, &options, terminal, |rows| {
                 if let Some(writer) = &mut writer {
@@ -330,6 +331,24 @@ fn search(
         (None, None) => bail!("nothing to search; give --corpus FILE or --index FILE"),
     }
     Ok(answers(queries, search.finish()))
+}
+
+/// A writer for the vectors of the corpus, `(rows, dimensions)`, that keeps what they are made by.
+fn index_writer(
+    path: &Path,
+    (rows, dim): (usize, usize),
+    model: &dyn TextModel,
+    options: &EmbedOptions,
+    args: &SearchArgs,
+    terminal: Terminal,
+) -> Result<VectorWriter> {
+    let format = VectorFormat::of(path)?;
+    let mut writer = VectorWriter::create_as(format, path, rows, dim)?;
+    writer.describe(|| {
+        let prompt = model.prompts().text(&options.prompt)?;
+        args.flags.settings(&args.model, prompt, &args.field, format, terminal)?.line()
+    })?;
+    Ok(writer)
 }
 
 fn answers(queries: &[String], found: Vec<Vec<SearchHit>>) -> Vec<Answer> {

@@ -44,13 +44,47 @@ impl Exported {
 /// A model whose vectors are further away from its own is not worth shipping.
 const LEAST: f32 = 0.5;
 
-/// Puts the test and the sums among a model's files. `reference` are the vectors of the full weights;
+/// What `tokenizer.json` has too, for readers that cannot read it.
+const VOCABULARIES: [&str; 5] =
+    ["vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "sentencepiece.bpe.model"];
+
+/// A model's files as its target keeps them: one file, which is downloaded as a whole, has its vocabulary once, and no space
+/// for people in it.
+fn kept(mut files: Files, to: &Path) -> Files {
+    if is_one_file(to)
+        && let Some(tokenizer) = files.0.get_mut("tokenizer.json")
+    {
+        *tokenizer = compact(tokenizer).into();
+        files.0.retain(|path, _| !VOCABULARIES.contains(&path.as_str()));
+    }
+    files
+}
+
+/// JSON without the space between its values; keys keep their order, and numbers their digits.
+fn compact(json: &[u8]) -> Vec<u8> {
+    let (mut in_text, mut is_escaped) = (false, false);
+    let is_kept = |byte: &u8| {
+        let is_kept = in_text || !byte.is_ascii_whitespace();
+        in_text ^= *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        is_kept
+    };
+    json.iter().copied().filter(is_kept).collect()
+}
+
+/// Puts the test and the sums among a model's files, as `to` keeps them. `reference` are the vectors of the full weights;
 /// the model must come near them, and whoever loads it may be a little further away than it is here,
 /// because devices round differently.
 ///
 /// # Errors
 /// Files that make no model, or one that has lost too much.
-pub fn sealed(mut files: Files, weights: &str, reference: SelfTest) -> Result<(Files, Exported)> {
+pub fn sealed(
+    files: Files,
+    to: &Path,
+    weights: &str,
+    reference: SelfTest,
+) -> Result<(Files, Exported)> {
+    let mut files = kept(files, to);
     let open = SelfTest { least_cosine: -1.0, ..reference };
     Manifest::seal(&mut files, weights, open.clone())?;
     let embedder = load::<Cpu>(&files, &LoadOptions::default(), &Default::default())?;
@@ -97,10 +131,12 @@ impl ExportedReranker {
 /// # Errors
 /// Files that make no cross-encoder.
 pub fn sealed_reranker(
-    mut files: Files,
+    files: Files,
+    to: &Path,
     weights: &str,
     reference: ScoreTest,
 ) -> Result<(Files, ExportedReranker)> {
+    let mut files = kept(files, to);
     let open = ScoreTest { most_apart: f32::MAX, ..reference };
     Manifest::seal_reranker(&mut files, weights, open.clone())?;
     let options = LoadOptions::default();
@@ -163,4 +199,27 @@ pub fn export(files: &Files, to: &Path, existing: Existing) -> Result<()> {
         std::fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
     }
     write_atomically(to, &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_has_its_vocabulary_once_and_without_space() {
+        let json = r#"{ "b" : [1.50, "a \" {  }\\" ],
+            "a":	"\\" , "é  ": 10000000000000000000000 }"#;
+        let small = r#"{"b":[1.50,"a \" {  }\\"],"a":"\\","é  ":10000000000000000000000}"#;
+        let mut files = Files::default();
+        let written =
+            [("tokenizer.json", json), ("vocab.txt", "a\n"), ("added_tokens.json", "{ }")];
+        files.0.extend(written.map(|(path, text)| (path.to_string(), Bytes::from(text))));
+        assert_eq!(kept(files.clone(), Path::new("folder")), files);
+        let one = kept(files.clone(), Path::new("model.kiln"));
+        assert_eq!(one.0.keys().collect::<Vec<_>>(), ["added_tokens.json", "tokenizer.json"]);
+        assert_eq!(one.0["tokenizer.json"], small);
+        // Where nothing else has it, it stays.
+        files.0.remove("tokenizer.json");
+        assert_eq!(kept(files.clone(), Path::new("model.kiln")), files);
+    }
 }

@@ -325,4 +325,36 @@ mod tests {
         let standings = Standings::of(&unknown, &[a, b]);
         assert_eq!(standings.left_out, ["S0", "R", "own"]);
     }
+
+    #[test]
+    fn a_star_is_where_the_signed_ranks_tell() {
+        // Eight tasks of STS and five of retrieval, whose least p is 2 / 2^5; sizes of differences are 1 to 13 points.
+        let model = |name: &str, sign: fn(usize) -> f64| {
+            let task = |size: usize| {
+                let kind = if size <= 8 { TaskKind::Sts } else { TaskKind::Retrieval };
+                result(&format!("T{size}"), kind, 0.5 + sign(size) * 0.01 * size as f64)
+            };
+            let tasks = (1..=13).map(task).collect();
+            ModelResults { model: name.into(), revision: "1".into(), tasks }
+        };
+        let standings = Standings::of(
+            &model("base", |_| 0.0),
+            &[
+                model("better", |_| 1.0),
+                model("worse", |_| -1.0),
+                // Ranks 1 and 2 against the rest: p = 10 / 2^8. Ranks 1 and 3: 14 / 2^8.
+                model("mostly", |size| if [1, 2].contains(&size) { -1.0 } else { 1.0 }),
+                model("perhaps", |size| if [1, 3].contains(&size) { -1.0 } else { 1.0 }),
+            ],
+        );
+        let expected = [
+            ["model", "Retrieval (5)", "STS (8)", "all (13)"],
+            ["base (1)", "50.00", "50.00", "50.00"],
+            ["better (1)", "61.00", "54.50 *", "57.00 *"],
+            ["worse (1)", "39.00", "45.50 *", "43.00 *"],
+            ["mostly (1)", "61.00", "53.75 *", "56.54 *"],
+            ["perhaps (1)", "61.00", "53.50", "56.38 *"],
+        ];
+        assert_eq!(standings.rows(), expected);
+    }
 }

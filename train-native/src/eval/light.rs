@@ -113,4 +113,54 @@ mod tests {
         }
         assert_eq!(sampled(&relevant[..1]), [0]);
     }
+
+    /// A text is a number, a hundredth of the way from one axis to the other; prompts put it elsewhere.
+    struct Turning;
+
+    impl TextEncoder for Turning {
+        fn encode(&self, texts: &[String], prompt_text: &str) -> Result<Vec<Vec<f32>>> {
+            let vector = |text: &String| {
+                let share = text.parse::<f32>().unwrap() / 100.0;
+                let turned = match prompt_text {
+                    "first: " => 0.0,
+                    "last: " => 1.0,
+                    "back: " => 1.0 - share,
+                    _ => share,
+                };
+                let angle = turned * std::f32::consts::FRAC_PI_2;
+                vec![angle.cos(), angle.sin()]
+            };
+            Ok(texts.iter().map(vector).collect())
+        }
+
+        fn own_prompt(&self, _: &[&str]) -> String {
+            String::new()
+        }
+    }
+
+    #[test]
+    fn the_teacher_is_asked_with_its_prompts() {
+        let ids = |rows: std::ops::Range<usize>| rows.map(|row| row.to_string());
+        for (queries, documents, kept) in [
+            ("first: ", "", 0..50),
+            ("last: ", "", 50..100),
+            ("first: ", "back: ", 50..100),
+            ("last: ", "back: ", 0..50),
+        ] {
+            let mut corpus = StoreWriter::new().unwrap();
+            ids(0..100).for_each(|text| corpus.push(&text).unwrap());
+            let set = RankedTask {
+                corpus: corpus.finish().unwrap(),
+                corpus_ids: ids(0..100).collect(),
+                query_ids: vec!["q".into()],
+                queries: vec!["50".into()],
+                relevant: vec![HashMap::new()],
+                absent: vec![Vec::new()],
+                candidates: None,
+            };
+            let light = Light { teacher: &Turning, prompts: [queries.into(), documents.into()] };
+            let actual = light.reduce(set).unwrap().corpus_ids;
+            assert_eq!(actual, ids(kept).collect::<Vec<_>>(), "{queries}{documents}");
+        }
+    }
 }

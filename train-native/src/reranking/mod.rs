@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use kiln_embed::Reranker;
 use kiln_embed::checkpoint::{LoadOptions, is_reranker};
 use kiln_embed::embedder::Progress;
@@ -121,11 +121,12 @@ pub fn load_reranker(
     let folder = open_to_read(&path)?;
     Ok(with_backend!(device, B, handle => {
         let reranker = Reranker::<B>::load_with(folder.as_ref(), options, &handle)?;
+        reranker.check_ranks().with_context(|| name.to_string())?;
         reranker.verify()?;
         if matches!(reranker.input(), PairInput::Prompt(_)) && !is_reranker(folder.as_ref())? {
             terminal.note(format!(
                 "warning: {name}: is a language model, and nothing in its files says that it ranks; its scores are the logits of \
-                 yes and no in Qwen3-Reranker's prompt, which mean little unless it was trained to give them"
+                 yes and no in the prompt of its family's released reranker, which mean little unless it was trained to give them"
             ));
         }
         match instruction {

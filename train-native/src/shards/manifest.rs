@@ -39,6 +39,14 @@ impl Settings {
         of(self) == of(other)
     }
 
+    /// As a file of vectors keeps them.
+    ///
+    /// # Errors
+    /// What JSON cannot say, which is nothing of them.
+    pub fn line(&self) -> Result<String> {
+        Ok(serde_json::to_string(self)?)
+    }
+
     /// A number for all of them.
     pub(super) fn sum(&self) -> String {
         let text = format!("{self:?}");

@@ -269,6 +269,7 @@ impl Prepared<'_> {
         let target = self.output.target(&unit.output, scratch.path())?;
         let dim = model.dimensions(options);
         let mut writer = VectorWriter::create_growing(self.job.format, &target, dim)?;
+        writer.describe(|| self.job.settings.line())?;
         let mut bad = Vec::new();
         // Where a bad row counts, the count of rows finds it before any is embedded.
         let total = if self.job.skip_bad_rows && file.format() != Format::Parquet {

@@ -11,7 +11,7 @@ use super::place::{Place, is_address};
 use super::{Named, OWN};
 use crate::terminal::{Terminal, thousands};
 use crate::text::regular;
-use crate::vectors::{Block, VectorFormat, read_blocks};
+use crate::vectors::{Block, VectorFormat, description, read_blocks};
 
 /// Files of vectors in a folder or an object store.
 pub struct VectorFiles {
@@ -83,6 +83,19 @@ impl VectorFiles {
                 thousands(left_out.len() + files.len())
             ));
         }
+        let settings = match settings {
+            // A file by itself may say it.
+            None if !is_address(input) && path.is_file() => {
+                let text = description(path)?;
+                let settings = text.map(|text| {
+                    serde_json::from_str::<Settings>(&text).with_context(|| {
+                        format!("{input}: its metadata is not what kiln embed writes")
+                    })
+                });
+                settings.transpose()?
+            }
+            settings => settings,
+        };
         let names = files.into_iter().map(|entry| entry.name).collect();
         Ok(Self { settings, place, names })
     }

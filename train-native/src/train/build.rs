@@ -188,7 +188,7 @@ pub fn base_reranker<B: Kernels>(
     device: &B::Device,
     terminal: Terminal,
 ) -> Result<Reranker<B>> {
-    // Refuses what is no encoder before the weights come.
+    // Refuses what cannot be trained before the weights come.
     reranker_config(base, Terminal { quiet: true, ..terminal })?;
     let options = LoadOptions {
         max_length: recipe.model.max_length,

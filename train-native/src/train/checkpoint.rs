@@ -186,7 +186,7 @@ impl Checkpoint {
         let mut damaged = None;
         for newest in all(folder).into_iter().rev() {
             match Self::read(&newest) {
-                Ok(checkpoint) if checkpoint.recipe == *recipe => {
+                Ok(checkpoint) if checkpoint.recipe.comparable() == recipe.comparable() => {
                     return Ok(Some((checkpoint, newest)));
                 }
                 Ok(other) => bail!(

@@ -52,7 +52,7 @@ pub struct DryStage {
     pub with_adapters: Option<Memory>,
     /// The same on each of several devices that train together.
     pub by_ranks: Vec<RankMemory>,
-    /// What to change where this machine has less main memory free; nothing of a GPU's.
+    /// What to change where this machine has less main memory free, or usual GPUs have less.
     pub warning: Option<String>,
     /// Each data set and what became of its rows.
     pub data: Vec<(String, Counts)>,
@@ -302,36 +302,65 @@ impl DryStage {
             warning: None,
             data: Vec::new(),
         };
-        dry.warning = (place == MemoryPlace::Host).then(|| dry.too_much()).flatten();
+        dry.warning = match place {
+            MemoryPlace::Host => dry.too_much(free_memory()),
+            MemoryPlace::Gpu => dry.too_much_for_cards(),
+        };
         Ok(dry)
     }
 
-    /// What to change where this machine has less free.
-    fn too_much(&self) -> Option<String> {
-        let mut system = sysinfo::System::new();
-        system.refresh_memory();
-        let free = system.available_memory() as usize;
-        if free == 0 || self.memory.total() <= free {
-            return None;
-        }
-        let gigabytes = |bytes: usize| format!("{:.1} GB", bytes as f64 / 1e9);
+    /// What to change where a machine has less free.
+    fn too_much(&self, free: Option<usize>) -> Option<String> {
+        let free = free.filter(|free| self.memory.total() > *free)?;
+        let total = about(self.memory.total());
+        let remedy = self.remedy(free);
+        Some(format!("may need {total}, and {} of main memory are free: {remedy}", about(free)))
+    }
+
+    /// What to change where usual cards have less; which one there is is not asked.
+    fn too_much_for_cards(&self) -> Option<String> {
+        let total = self.memory.total();
+        let small: Vec<usize> = CARDS.into_iter().filter(|card| total > card << 30).collect();
+        let remedy = self.remedy(small.last()? << 30);
+        let names: Vec<String> = small.iter().map(|card| format!("{card} GB")).collect();
+        Some(format!(
+            "may need {}, more than a GPU of {} has: {remedy}",
+            about(total),
+            names.join(" or of ")
+        ))
+    }
+
+    /// What needs less than a stage that does not fit.
+    fn remedy(&self, free: usize) -> String {
         let Memory { weights, training, .. } = self.memory;
         // Smaller batches do not help where the parameters alone do not fit.
-        let remedy = match self.with_adapters {
+        match self.with_adapters {
             Some(adapters) if weights + training > free => format!(
                 "all parameters train, whose weights, gradients and optimizer take {}: train adapters (model.lora, and \
                  full = false), which takes {} in all, or a smaller base",
-                gigabytes(weights + training),
-                gigabytes(adapters.total())
+                about(weights + training),
+                about(adapters.total())
             ),
             None if weights + training > free => "take a smaller base".into(),
             _ => "lower compute.chunk (with compute.grad_cache or compute.checkpoint_blocks = true), batch_size or \
                   max_length"
                 .into(),
-        };
-        let total = gigabytes(self.memory.total());
-        Some(format!("may need {total}, and {} of main memory are free: {remedy}", gigabytes(free)))
+        }
     }
+}
+
+/// Bytes of main memory that are free; `None` where the system does not say.
+fn free_memory() -> Option<usize> {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    Some(system.available_memory() as usize).filter(|free| *free > 0)
+}
+
+/// Memory of usual GPUs, in GiB: a desktop's and a server's.
+const CARDS: [usize; 2] = [24, 80];
+
+fn about(bytes: usize) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
 /// Says which stages may not fit into the main memory of one of so many hosts.
@@ -381,7 +410,8 @@ impl Parameters {
             .iter()
             .fold(model, |model, projection| model.with_dense(Dense::new(projection, &device)));
         let score_head = shape.head.clone().map(|head| ScoreHead::unfilled(head, &device));
-        let whole = TrainModel { model, lm_head: None, projections: Vec::new(), score_head };
+        let projections = Vec::new();
+        let whole = TrainModel { model, lm_head: None, projections, score_head, answer: None };
         if has_own_head(recipe, stage, config) {
             let size = config.vocab_size * config.hidden_size;
             let of_it = if lora.is_none() { &mut counted.trained } else { &mut counted.frozen };
@@ -407,11 +437,14 @@ impl Parameters {
     }
 }
 
-/// Whether a stage writes tokens by a language-model head that is not the token embeddings.
+/// Whether a stage writes tokens, or ranks, by a language-model head that is not the token embeddings.
 fn has_own_head(recipe: &ModelRecipe, stage: &Stage, config: &ModelConfig) -> bool {
     let of_base =
         recipe.base.is_some() && config.decoder().is_ok_and(|decoder| !decoder.tie_word_embeddings);
-    stage.objective.writes_tokens() && stage.tied().map_or(of_base, |tied| !tied)
+    match stage.objective {
+        Objective::Rerank => of_base,
+        _ => stage.objective.writes_tokens() && stage.tied().map_or(of_base, |tied| !tied),
+    }
 }
 
 /// Where a stage's tensors are.
@@ -642,6 +675,45 @@ mod tests {
     fn estimates_of_a_gpu_say_what_its_pages_add() {
         let says = |place| dry("", "", place).to_text().contains("1/4 of the card");
         assert!(says(MemoryPlace::Gpu) && !says(MemoryPlace::Host));
+    }
+
+    #[test]
+    fn a_machine_that_has_too_little_is_told_what_would_do() {
+        let warning =
+            |stage: &DryStage, free: usize| stage.too_much(Some(free)).unwrap_or_default();
+        // All parameters train: weights, gradients and optimizer take 536,064 bytes, what is left are activations.
+        let mut dry = stage("", "");
+        let (all, fixed) = (dry.memory.total(), dry.memory.weights + dry.memory.training);
+        assert_eq!((warning(&dry, all), dry.too_much(None)), (String::new(), None));
+        let said = warning(&dry, all - 1);
+        assert!(said.starts_with("may need 0.0 GB, and 0.0 GB of main memory are free:"), "{said}");
+        assert!(said.contains("lower compute.chunk"), "{said}");
+        assert!(warning(&dry, fixed).contains("lower compute.chunk"));
+        let said = warning(&dry, fixed - 1);
+        assert!(said.contains("train adapters (model.lora, and full = false)"), "{said}");
+        // With adapters already, what is left is a smaller base.
+        dry.with_adapters = None;
+        assert!(warning(&dry, fixed - 1).ends_with("free: take a smaller base"));
+        // Sizes of a base of 8 B.
+        dry.memory = Memory { weights: 32 << 30, training: 96 << 30, activations: 1 << 30 };
+        let said = warning(&dry, 64 << 30);
+        assert!(
+            said.starts_with("may need 138.5 GB, and 68.7 GB of main memory are free"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn usual_gpus_that_have_too_little_are_named() {
+        let warning = |negatives: usize| {
+            let dry = dry(&format!("hard_negatives = {negatives}"), "", MemoryPlace::Gpu);
+            dry.stages[0].warning.clone().unwrap_or_default()
+        };
+        assert_eq!(warning(1), "");
+        // 16 x 20,002 and 16 x 60,002 texts of 24 tokens, of 3,840 bytes each: 29 and 88 GB.
+        let (one, both) = (warning(20_000), warning(60_000));
+        assert!(one.contains("a GPU of 24 GB has: lower compute.chunk"), "{one}");
+        assert!(both.contains("a GPU of 24 GB or of 80 GB has: lower"), "{both}");
     }
 
     #[test]

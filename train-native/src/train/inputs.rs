@@ -34,6 +34,10 @@ impl Inputs {
     ) -> Result<Self> {
         let leak = leak_rule(recipe);
         let leaks = leaks(recipe, folder)?;
+        for name in recipe.unread_sources() {
+            terminal
+                .note(format!("sources.{name}: no stage has it in its data, so nothing is read"));
+        }
         let mut sets = Vec::new();
         for stage in &recipe.stages {
             let opening = Opening {

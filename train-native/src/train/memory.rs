@@ -46,3 +46,23 @@ impl Drop for KeptMemory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delay() -> c_long {
+        // SAFETY: the function reads a number in a static table, in which the option is.
+        unsafe { mi_option_get(PURGE_DELAY) }
+    }
+
+    /// A release of mimalloc may number its options anew; no other of them is 1000 at first.
+    #[test]
+    fn the_option_is_the_delay_of_purges() {
+        let runs = RUNS.lock().unwrap();
+        assert_eq!(if runs.0 == 0 { delay() } else { runs.1 }, 1000);
+        drop(runs);
+        let _kept = KeptMemory::new();
+        assert_eq!(delay(), -1);
+    }
+}

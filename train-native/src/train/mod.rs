@@ -38,6 +38,7 @@ use anyhow::Result;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::reranker::PairInput;
 use kiln_embed::tokenizer::Tokenizer;
 use kiln_embed::train::ChunkRunner;
 
@@ -68,6 +69,8 @@ pub use trained::{Trained, TrainedShape};
 /// What an objective computes with.
 struct StepContext<'a, B: AutodiffBackend> {
     tokenizer: &'a Tokenizer,
+    /// How a cross-encoder reads a pair.
+    input: &'a PairInput,
     runner: ChunkRunner,
     device: &'a B::Device,
     group: &'a DeviceGroup<B>,

@@ -18,7 +18,7 @@ pub(super) fn through_chunks<B: TrainingBackend>(
     seed: u64,
     loss: impl FnOnce(Tensor<B, 2>) -> Result<Option<Tensor<B, 1>>>,
 ) -> Result<BatchLoss> {
-    let &StepContext { tokenizer, ref runner, device, group, teacher, scale } = context;
+    let &StepContext { tokenizer, ref runner, device, group, teacher, scale, .. } = context;
     let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
     let chunks = chunks::<B>(tokenizer, tokens, group.chunk_size(runner.chunk, tokens), seed);
     // The chunks of each device, by the tokens that it computes.

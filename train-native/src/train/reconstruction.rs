@@ -124,16 +124,16 @@ pub(super) fn reconstruction<B: TrainingBackend>(
 /// The EOS that texts are written with, if they are.
 ///
 /// # Errors
-/// It is asked for, and nothing stands after a text.
+/// It is asked for, and nothing stands after a text, or a suffix alone.
 pub(super) fn written_eos(tokenizer: &Tokenizer, settings: &Reconstruction) -> Result<Option<u32>> {
     if !settings.predict_eos {
         return Ok(None);
     }
-    let eos = tokenizer.suffix().last().context(
+    let eos = tokenizer.closing().context(
         "reconstruction.predict_eos has the model write EOS, and its tokenizer puts none after a text; set \
          model.add_eos = true",
     )?;
-    Ok(Some(*eos))
+    Ok(Some(eos))
 }
 
 /// The tokens of a text that are to be written: its own, and perhaps the closing EOS.

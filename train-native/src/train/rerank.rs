@@ -26,7 +26,8 @@ pub(super) fn rerank<B: TrainingBackend>(
     context: &StepContext<'_, B>,
     seed: u64,
 ) -> Result<BatchLoss> {
-    let (pairs, tokenizer) = (Pairs::of(batch, settings, seed), context.tokenizer);
+    let &StepContext { tokenizer, input, .. } = context;
+    let pairs = Pairs::of(batch, settings, seed);
     let text = |&(query, document): &(usize, usize)| {
         (&batch.queries[query].text, &batch.documents[document].text)
     };
@@ -34,7 +35,7 @@ pub(super) fn rerank<B: TrainingBackend>(
         .all
         .par_iter()
         .map(text)
-        .map(|(query, document)| tokenizer.encode_pair(query, document))
+        .map(|(query, document)| input.tokenize(tokenizer, query, document))
         .collect::<kiln_embed::Result<Vec<_>>>()?;
     through_chunks(train_model, &tokens, context, seed, |scores: Tensor<B, 2>| {
         let [rows, width] = scores.dims();

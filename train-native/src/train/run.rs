@@ -24,7 +24,7 @@ use super::memory::KeptMemory;
 use super::optimizer::{self, optimizer_of};
 use super::plan::{Silent, TrainObserver, TrainOutcome, TrainPlan};
 use super::scale::LossScale;
-use super::setup::{ModelParts, check_texts, chunk_runner, enter_stage, start};
+use super::setup::{ModelParts, advise_of_state, check_texts, chunk_runner, enter_stage, start};
 use super::sharding::{self, Owners};
 use super::telemetry::Live;
 use super::{Best, Checkpoint, Point, Position, StepContext, Telemetry, Trained, objective};
@@ -54,6 +54,7 @@ impl<B: TrainingBackend> Run<'_, B> {
     fn context<'a>(&'a self, teacher: Option<&'a Teacher<B>>, scale: f64) -> StepContext<'a, B> {
         StepContext {
             tokenizer: &self.parts.tokenizer,
+            input: &self.parts.input,
             runner: self.runner,
             device: &self.parts.device,
             group: &self.group,
@@ -190,8 +191,9 @@ fn run_stage<B: TrainingBackend>(
     let busy = run.group.busy();
     let teacher = teachers.of(number, state.train_model.backbone().layers())?;
     if first_step == 0 && stage.merge_lora {
-        let TrainModel { model, .. } = &mut state.train_model;
-        *model = model.clone().map_backbone(Backbone::merge_lora);
+        // Not of a copy, which would hold every weight that has been merged already.
+        let model = state.train_model.model.map_backbone(Backbone::merge_lora);
+        state.train_model = TrainModel { model, ..state.train_model };
     }
     state.train_model = enter_stage(state.train_model, recipe, number, teacher, &parts.device)?;
     if let Some(teacher) = teacher {
@@ -212,6 +214,9 @@ fn run_stage<B: TrainingBackend>(
         let place = (recipe, number);
         let anew = optimizer::shared_anew(&state.optimizer, &run.group, place, own, device);
         state.optimizer = anew.map_err(told)?;
+    }
+    if first_step == 0 && number > 0 {
+        give_back::<B>(&parts.device)?;
     }
     let seed = mixed(&[recipe.seed, number as u64]);
     let prompts = ModelPrompts::new(parts.prompts(), parts.prompts.instruction_format());
@@ -246,6 +251,15 @@ fn run_stage<B: TrainingBackend>(
     }
     state.checkpoint.position = Position { stage: number + 1, step: 0 };
     Ok(state)
+}
+
+/// Gives back the memory that the stages before have freed and a device keeps for more of the same sizes: weights before
+/// they were merged, the optimizer's states, what is kept for the way back.
+fn give_back<B: TrainingBackend>(device: &B::Device) -> Result<()> {
+    // What is still to be computed holds on to what it is computed from.
+    B::sync(device).map_err(|error| anyhow!("the device: {error:?}"))?;
+    B::memory_cleanup(device);
+    Ok(())
 }
 
 /// One step, on all devices: forward, backward, optimizer.
@@ -589,8 +603,8 @@ fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<T
     let recipe = run.plan.recipe;
     let pristine = !recipe.stages.iter().any(changes_base);
     let adapters = match (&recipe.model.lora, &recipe.model.base) {
-        // PEFT's files of a cross-encoder would need its head, too.
-        (Some(lora), Some(base)) if pristine && state.train_model.score_head.is_none() => {
+        // PEFT's files of a cross-encoder would need its head, too; no command reads adapters of a decoder that ranks.
+        (Some(lora), Some(base)) if pristine && !recipe.reranks() => {
             let model = state.train_model.model.valid();
             let base = AdapterBase { name: Some(base.clone()), fingerprint: None };
             Some(save_adapters(model.backbone(), model.config(), lora, &base)?)
@@ -626,6 +640,7 @@ pub fn train<B: TrainingBackend>(
     let layers = train_model.backbone().layers();
     let causal = train_model.model.attention() == AttentionMode::Causal;
     check_texts(&parts, plan.recipe, plan.sets, layers, causal)?;
+    advise_of_state(&parts, train_model.model.pooling().config(), plan.recipe, plan.terminal);
     if let Some((saved, _)) = &plan.resume {
         saved.check_data(plan.sets)?;
     }

@@ -12,7 +12,10 @@ use kiln_embed::checkpoint::Files;
 use kiln_embed::embedder::{Embedder, EmbedderParts, EmbeddingModel, Prompts};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
-use kiln_embed::reranker::{Reranker, RerankerParts, ScoreActivation, ScoreHead};
+use kiln_embed::pooling::PoolingConfig;
+use kiln_embed::reranker::{
+    Answer, PairInput, Reranker, RerankerParts, ScoreActivation, ScoreHead, Scorer,
+};
 use kiln_embed::tokenizer::Tokenizer;
 use kiln_embed::train::{ChunkRunner, TrainModel, Trains, set_trainable};
 
@@ -22,6 +25,7 @@ use super::mntp::mask_token;
 use super::reconstruction::written_eos;
 use crate::data::{DataSet, mixed};
 use crate::recipe::{Compute, ComputeDtype, INSTRUCTION_FORMAT, Objective, Recipe, instructed};
+use crate::terminal::Terminal;
 
 /// A model less its parameters.
 #[derive(Clone)]
@@ -29,6 +33,10 @@ pub(super) struct ModelParts<B: AutodiffBackend> {
     pub tokenizer: Tokenizer,
     pub prompts: Prompts,
     pub tokenizer_files: Files,
+    /// How a cross-encoder reads a pair.
+    pub input: PairInput,
+    /// What a decoder that ranks is saved with.
+    pub answer: Option<Answer>,
     /// What a cross-encoder makes of its scores.
     pub activation: ScoreActivation,
     pub device: B::Device,
@@ -49,29 +57,59 @@ pub(super) fn start<B: TrainingBackend>(
     model: impl Into<Trained<B::InnerBackend>>,
     lm_head: Option<TensorData>,
 ) -> (ModelParts<B>, TrainModel<B>) {
-    let (model, score_head, parts) = match model.into() {
+    let (model, score_head, table, parts) = match model.into() {
         Trained::Embedder(embedder) => {
             let EmbedderParts { model, tokenizer, prompts, device, tokenizer_files } =
                 embedder.into_parts();
-            let activation = ScoreActivation::Identity;
-            (model, None, ModelParts { tokenizer, prompts, tokenizer_files, activation, device })
+            let (input, activation) = (PairInput::Template, ScoreActivation::Identity);
+            let answer = None;
+            let parts = ModelParts::<B> {
+                tokenizer,
+                prompts,
+                tokenizer_files,
+                input,
+                answer,
+                activation,
+                device,
+            };
+            (model, None, None, parts)
         }
         Trained::Reranker(reranker) => {
-            let RerankerParts { model, head, tokenizer, tokenizer_files, activation, device } =
-                reranker.into_parts();
-            let prompts = Prompts::default();
-            (
+            let RerankerParts {
                 model,
-                Some(head),
-                ModelParts { tokenizer, prompts, tokenizer_files, activation, device },
-            )
+                scorer,
+                input,
+                tokenizer,
+                tokenizer_files,
+                activation,
+                device,
+            } = reranker.into_parts();
+            let prompts = Prompts::default();
+            let (score_head, answer, table) = match scorer {
+                Scorer::Head(head) => (Some(head), None, None),
+                Scorer::Logits(answer, table) => {
+                    (None, Some(answer), table.map(Tensor::<B, 2>::from_inner))
+                }
+            };
+            let parts = ModelParts::<B> {
+                tokenizer,
+                prompts,
+                tokenizer_files,
+                input,
+                answer,
+                activation,
+                device,
+            };
+            (model, score_head, table, parts)
         }
     };
+    let table = table.or_else(|| lm_head.map(|head| Tensor::from_data(head, &parts.device)));
     let train_model = TrainModel {
         model: EmbeddingModel::from_inner(model),
-        lm_head: lm_head.map(|head| Param::from_tensor(Tensor::from_data(head, &parts.device))),
+        lm_head: table.map(Param::from_tensor),
         projections: Vec::new(),
         score_head: score_head.map(ScoreHead::from_inner),
+        answer: parts.answer.as_ref().map(Answer::tokens),
     };
     (parts, train_model)
 }
@@ -84,21 +122,29 @@ impl<B: TrainingBackend> ModelParts<B> {
             model = model.map_backbone(Backbone::merge_lora);
         }
         let (tokenizer, files) = (self.tokenizer.clone(), self.tokenizer_files.clone());
-        Ok(match &train_model.score_head {
-            None => Trained::Embedder(
-                Embedder::new(model, tokenizer, &self.device)?
-                    .with_prompts(self.prompts.clone())
-                    .with_tokenizer_files(files),
-            ),
-            Some(head) => Trained::Reranker(Reranker::from_parts(RerankerParts {
-                model,
-                head: head.valid(),
-                tokenizer,
-                tokenizer_files: files,
-                activation: self.activation,
-                device: self.device.clone(),
-            })?),
-        })
+        let scorer = match (&train_model.score_head, &self.answer) {
+            (Some(head), _) => Scorer::Head(head.valid()),
+            (None, Some(answer)) => {
+                let table = train_model.lm_head.as_ref().map(|table| table.val().inner());
+                Scorer::Logits(answer.clone(), table)
+            }
+            (None, None) => {
+                return Ok(Trained::Embedder(
+                    Embedder::new(model, tokenizer, &self.device)?
+                        .with_prompts(self.prompts.clone())
+                        .with_tokenizer_files(files),
+                ));
+            }
+        };
+        Ok(Trained::Reranker(Reranker::from_parts(RerankerParts {
+            model,
+            scorer,
+            input: self.input.clone(),
+            tokenizer,
+            tokenizer_files: files,
+            activation: self.activation,
+            device: self.device.clone(),
+        })?))
     }
 
     /// The model's prompts of queries and documents.
@@ -185,12 +231,42 @@ pub(super) fn check_texts<B: TrainingBackend>(
             }
             Objective::Rerank => {
                 // What stands around a pair leaves room for two texts.
-                parts.tokenizer.encode_pair("a", "a").map(drop).with_context(place)?;
+                parts.input.tokenize(&parts.tokenizer, "a", "a").map(drop).with_context(place)?;
             }
             Objective::Contrastive | Objective::Distillation | Objective::Similarity => {}
         }
     }
     Ok(())
+}
+
+/// Says where `reconstruction` writes from another state than is probably meant.
+pub(super) fn advise_of_state<B: TrainingBackend>(
+    parts: &ModelParts<B>,
+    pooling: &PoolingConfig,
+    recipe: &Recipe,
+    terminal: Terminal,
+) {
+    let pools_last = matches!(pooling, PoolingConfig::LastToken);
+    // Of a base that pools this token it is said where that is loaded.
+    let is_said = pools_last && recipe.model.base.is_some();
+    let writes = recipe.stages.iter().filter(|stage| stage.objective == Objective::Reconstruction);
+    for stage in writes {
+        if parts.tokenizer.suffix().is_empty() && !is_said {
+            terminal.note(format!(
+                "warning: stage {}: reconstruction writes from the last token's state, and the tokenizer puts none after a \
+                 text, so that it is the text's own; model.add_eos = true puts EOS there",
+                stage.name
+            ));
+        }
+        if !pools_last {
+            terminal.note(format!(
+                "stage {}: reconstruction trains the last token's state, whatever is pooled; model.pooling is {:?}, and \
+                 mode = \"last_token\" pools that state",
+                stage.name,
+                pooling.name()
+            ));
+        }
+    }
 }
 
 /// Burn has one generator for all threads, whatever their devices: one at a time seeds it and draws.
@@ -220,7 +296,7 @@ pub(super) fn enter_stage<B: TrainingBackend>(
     device: &B::Device,
 ) -> Result<TrainModel<B>> {
     let stage = &recipe.stages[number];
-    let TrainModel { mut model, lm_head, mut projections, score_head } = train_model;
+    let TrainModel { mut model, lm_head, mut projections, score_head, answer } = train_model;
     let widths = teacher.map_or(Vec::new(), |teacher| teacher.widths(&model));
     let known: Vec<[usize; 2]> = projections.iter().map(|one| one.val().dims()).collect();
     // Another teacher may be of another width.
@@ -235,6 +311,7 @@ pub(super) fn enter_stage<B: TrainingBackend>(
             Some(lm_head.unwrap_or_else(copy))
         }
         Some(true) => None,
+        _ if answer.is_some() => lm_head,
         // A base model's own head, for this stage or a later one.
         _ if recipe.stages[number..].iter().any(|stage| stage.objective.writes_tokens()) => lm_head,
         _ => None,
@@ -253,6 +330,6 @@ pub(super) fn enter_stage<B: TrainingBackend>(
             }
         }
     }
-    let train_model = TrainModel { model, lm_head, projections, score_head };
+    let train_model = TrainModel { model, lm_head, projections, score_head, answer };
     Ok(set_trainable::<B, _>(train_model, trains))
 }

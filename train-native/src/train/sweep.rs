@@ -137,7 +137,7 @@ fn finished(run_folder: &Path, recipe: &Recipe) -> Result<Option<SweepRun>> {
     };
     let run: SweepRun = serde_json::from_slice(&bytes)
         .with_context(|| format!("{}: damaged; remove it to train again", path.display()))?;
-    if run.recipe != *recipe {
+    if run.recipe.comparable() != recipe.comparable() {
         bail!(
             "{}: was trained with other settings; choose another --output or remove it",
             run_folder.display()

@@ -5,7 +5,8 @@ use burn::tensor::backend::Backend;
 use kiln_embed::checkpoint::{Files, save};
 use kiln_embed::embedder::{Embedder, EmbedderConfig};
 use kiln_embed::kernels::Kernels;
-use kiln_embed::reranker::{HeadConfig, Reranker, RerankerShape, save_reranker};
+use kiln_embed::pooling::PoolingConfig;
+use kiln_embed::reranker::{HeadConfig, PairInput, Reranker, RerankerShape, save_reranker};
 
 use crate::eval::Model;
 
@@ -67,7 +68,10 @@ impl<B: Kernels> Trained<B> {
             Self::Embedder(embedder) => embedder.model().embedder_config().into(),
             Self::Reranker(reranker) => RerankerShape {
                 config: reranker.config().clone(),
-                head: reranker.head().config().clone(),
+                head: match reranker.input() {
+                    PairInput::Template => Some(reranker.head().config().clone()),
+                    PairInput::Prompt(_) => None,
+                },
             }
             .into(),
         }
@@ -79,7 +83,7 @@ impl<B: Kernels> Trained<B> {
 pub struct TrainedShape {
     /// Backbone, pooling and projections.
     pub embedder: EmbedderConfig,
-    /// A cross-encoder's head.
+    /// A cross-encoder's head; a decoder's is its language-model head.
     pub head: Option<HeadConfig>,
 }
 
@@ -91,7 +95,7 @@ impl From<EmbedderConfig> for TrainedShape {
 
 impl From<RerankerShape> for TrainedShape {
     fn from(RerankerShape { config, head }: RerankerShape) -> Self {
-        let pooling = head.scored.pooling();
-        Self { embedder: EmbedderConfig { config, pooling, dense: Vec::new() }, head: Some(head) }
+        let pooling = head.as_ref().map_or(PoolingConfig::LastToken, |head| head.scored.pooling());
+        Self { embedder: EmbedderConfig { config, pooling, dense: Vec::new() }, head }
     }
 }

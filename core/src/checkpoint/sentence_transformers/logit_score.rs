@@ -10,6 +10,11 @@ use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::{Error, Result};
 
 const SETTINGS: &str = "sentence_bert_config.json";
+/// What sentence-transformers knows of the whole.
+const WHOLE: &str = "config_sentence_transformers.json";
+const TEMPLATE: &str = "chat_template.jinja";
+/// The folder of the module that Kiln writes.
+const PATH: &str = "1_LogitScore";
 /// What a template has where it takes a message's content as a list of parts; sentence-transformers looks for these.
 const STRUCTURED: [&str; 5] = ["content[0]", ".type", "'type'", "\"type\"", "message.content["];
 /// How a decoder ranks.
@@ -109,23 +114,90 @@ pub(crate) fn read_kept_score(folder: &dyn Folder) -> Result<Option<KeptScore>> 
 
 /// The files that [`read_kept_score`] reads; `direction` is a safetensors file.
 pub(crate) fn kept_score_files(prompt: &Value, direction: Vec<u8>) -> Files {
-    const PATH: &str = "1_LogitScore";
-    let transformer = "sentence_transformers.models.Transformer";
+    let (transformer, own) =
+        ("sentence_transformers.models.Transformer", format!("kiln.{LOGIT_SCORE}"));
+    let mut files = module_files([transformer, &own], &json!({"kiln": {"prompt": prompt}}));
+    files.0.insert(inside(PATH, "model.safetensors"), direction.into());
+    files
+}
+
+/// A list of two modules, and the settings of the second.
+fn module_files([transformer, score]: [&str; 2], config: &Value) -> Files {
     let modules = json!([
         {"idx": 0, "name": "0", "path": "", "type": transformer},
-        {"idx": 1, "name": "1", "path": PATH, "type": format!("kiln.{LOGIT_SCORE}")},
+        {"idx": 1, "name": "1", "path": PATH, "type": score},
     ]);
-    let config = json!({"kiln": {"prompt": prompt}});
     let mut files = Files::default();
     files.0.insert("modules.json".into(), format!("{modules:#}\n").into());
     files.0.insert(inside(PATH, "config.json"), format!("{config:#}\n").into());
-    files.0.insert(inside(PATH, "model.safetensors"), direction.into());
     files
+}
+
+/// The files that [`read_logit_score`] and sentence-transformers read, for a decoder with the weights of a language model:
+/// its folder's, or where no list of modules says that it ranks, those of `template`. The score is the logit of a token, less
+/// that of the other.
+///
+/// # Errors
+/// Files that cannot be read.
+pub(crate) fn logit_score_files(
+    folder: &dyn Folder,
+    (token, other): (u32, Option<u32>),
+    template: &dyn Fn() -> String,
+) -> Result<Files> {
+    let classes = [
+        "sentence_transformers.base.modules.transformer.Transformer",
+        "sentence_transformers.cross_encoder.modules.logit_score.LogitScore",
+    ];
+    let output = "causal_logits";
+    let score =
+        json!({"true_token_id": token, "false_token_id": other, "module_input_name": output});
+    let mut files = module_files(classes, &score);
+    let object = |file: &str| {
+        let value = read_json(folder, file)?.filter(Value::is_object);
+        Ok::<_, Error>(value.unwrap_or_else(|| json!({})))
+    };
+    let mut settings = object(SETTINGS)?;
+    let mut whole = object(WHOLE)?;
+    if has_logit_score(folder)? {
+        let named = settings["processing_kwargs"]["chat_template"]["chat_template"].as_str();
+        // What is no name is the template.
+        let named = named.filter(|name| !name.contains('{')).map(named_template);
+        let paths = named.into_iter().chain([TEMPLATE.into()]);
+        for path in paths.filter(|path| stays_inside(path)) {
+            if let Some(text) = read_text(folder, &path)? {
+                files.0.insert(path, text.into());
+            }
+        }
+    } else {
+        let read = json!({"method": "forward", "method_output_name": "logits"});
+        let mut message = read.clone();
+        message["format"] = json!("flat");
+        settings["transformer_task"] = json!("text-generation");
+        settings["modality_config"] = json!({"text": read, "message": message});
+        settings["module_output_name"] = json!(output);
+        files.0.insert(TEMPLATE.into(), template().into());
+    }
+    whole["model_type"] = json!("CrossEncoder");
+    files.0.insert(SETTINGS.into(), format!("{settings:#}\n").into());
+    files.0.insert(WHOLE.into(), format!("{whole:#}\n").into());
+    Ok(files)
+}
+
+/// Whether a list of modules says that a decoder ranks.
+///
+/// # Errors
+/// A list that cannot be read.
+pub(crate) fn has_logit_score(folder: &dyn Folder) -> Result<bool> {
+    Ok(logit_module(folder)?.is_some())
 }
 
 fn logit_module(folder: &dyn Folder) -> Result<Option<ModuleEntry>> {
     let modules = read_modules(folder)?.unwrap_or_default();
     Ok(modules.into_iter().find(|module| module.kind == LOGIT_SCORE))
+}
+
+fn named_template(name: &str) -> String {
+    format!("additional_chat_templates/{name}.jinja")
 }
 
 /// The chat template of a name, or the one that is used by itself: a file, or in the tokenizer's settings. What is no
@@ -140,8 +212,8 @@ fn read_template(
     }
     let name = named.as_deref().unwrap_or("default");
     let file = match name {
-        "default" => "chat_template.jinja".to_string(),
-        name => format!("additional_chat_templates/{name}.jinja"),
+        "default" => TEMPLATE.to_string(),
+        name => named_template(name),
     };
     if stays_inside(&file)
         && let Some(text) = read_text(folder, &file)?

@@ -15,7 +15,8 @@ use crate::model::families::Names;
 use crate::pooling::PoolingConfig;
 
 pub(crate) use logit_score::{
-    KeptScore, LogitScore, kept_score_files, read_kept_score, read_logit_score,
+    KeptScore, LogitScore, has_logit_score, kept_score_files, logit_score_files, read_kept_score,
+    read_logit_score,
 };
 pub use read::{
     LoadOptions, TRANSFORMER_CONFIGS, is_reranker, load, load_pooling, load_tokenizer,

@@ -455,14 +455,15 @@ fn class_that_scores<'a>(modules: Option<&[ModuleEntry]>, raw: &'a Value) -> Opt
     Some(class).filter(|class| !pools && class.ends_with("ForSequenceClassification"))
 }
 
-/// Whether a model is a language model that can be asked for an answer, yes or no.
+/// Whether a model is a language model that can be asked for an answer, yes or no: of Qwen3-Reranker's family, or of
+/// bge-reranker-v2-gemma's.
 pub(crate) fn answers(raw: &Value) -> bool {
     let class = raw["architectures"][0].as_str().unwrap_or_default();
-    class.ends_with("ForCausalLM") && raw["model_type"] == "qwen3"
+    class.ends_with("ForCausalLM") && matches!(raw["model_type"].as_str(), Some("qwen3" | "gemma"))
 }
 
 /// Whether a language model without a list of modules says that it ranks. Qwen3-Reranker's configuration is that of every
-/// Qwen3: its name and its model card alone say it.
+/// Qwen3, and bge-reranker-v2-gemma's that of every Gemma: name and model card alone say it.
 fn is_said_to_rank(
     folder: &dyn Folder,
     modules: Option<&[ModuleEntry]>,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use burn::module::Param;
+use burn::nn::{LayerNorm, LayerNormConfig, RmsNorm};
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Bool, DType, FloatDType, Int, Shape, Tensor, TensorPrimitive};
 use burn_fusion::stream::{Operation, OperationStreams};
@@ -32,6 +34,43 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         B::largest_tensor(device)
     }
 
+    // Activations and products with gates are left to fusion, which computes each in one kernel with what stands around it;
+    // of a norm it makes three or more.
+
+    fn add_and_norm(
+        x: Tensor<Self, 3>,
+        residual: Tensor<Self, 3>,
+        norm: &LayerNorm<Self>,
+        epsilon: f64,
+    ) -> Tensor<Self, 3> {
+        let Some(beta) = norm.beta.as_ref().filter(|_| x.dtype() == DType::F32) else {
+            return norm.forward(x + residual);
+        };
+        let ([_, _, width], to) = (x.dims(), (x.shape(), DType::F32));
+        let inputs = vec![lazy(x), lazy(residual), lazy(norm.gamma.val()), lazy(beta.val())];
+        opaque::<B, 3>("add_and_norm", inputs, to, move |inputs| {
+            let (x, residual) = (inputs.float::<3>(), inputs.float::<3>());
+            let config = LayerNormConfig::new(width).with_epsilon(epsilon);
+            let mut norm = config.init::<B>(&x.device());
+            norm.gamma = Param::from_tensor(inputs.float::<1>());
+            norm.beta = Some(Param::from_tensor(inputs.float::<1>()));
+            B::add_and_norm(x, residual, &norm, epsilon).into_primitive()
+        })
+    }
+
+    fn rms_norm<const D: usize>(x: Tensor<Self, D>, norm: &RmsNorm<Self>) -> Tensor<Self, D> {
+        let (gamma, epsilon) = (norm.gamma.val(), norm.epsilon);
+        if [x.dtype(), gamma.dtype()] != [DType::F32; 2] {
+            return norm.forward(x);
+        }
+        let to = (x.shape(), DType::F32);
+        opaque::<B, D>("rms_norm", vec![lazy(x), lazy(gamma)], to, move |inputs| {
+            let x = inputs.float::<D>();
+            let norm = RmsNorm { gamma: Param::from_tensor(inputs.float::<1>()), epsilon };
+            B::rms_norm(x, &norm).into_primitive()
+        })
+    }
+
     /// Short texts keep their `[query, key]` scores, whose products the backend's own kernels compute, on
     /// tensor cores where there are any. Of long ones these would fill the memory.
     fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
@@ -55,7 +94,7 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
             let angles = rotates.then(|| (inputs.float(), inputs.float()));
             let bias = biased.then(|| inputs.float());
             let (angles, mask, bias) = (angles.as_ref(), mask.as_ref(), bias.as_ref());
-            let seen = Seen { rows: &rows, angles, mask, bias };
+            let seen = Seen { rows: &rows, angles, mask, bias, unread: false };
             B::self_attention(qkv, heads, seen).into_primitive()
         })
     }
@@ -238,10 +277,23 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         })
     }
 
-    fn drop_out(x: Tensor<Self, 2>, mask: DropoutMask) -> Tensor<Self, 2> {
-        let to = (x.shape(), x.dtype());
+    fn drop_out(x: Tensor<Self, 2>, masks: &[DropoutMask]) -> Tensor<Self, 2> {
+        let ([rows, width], masks) = (x.dims(), masks.to_vec());
+        let to = (Shape::from([rows, masks.len() * width]), x.dtype());
         opaque::<B, 2>("drop_out", vec![lazy(x)], to, move |inputs| {
-            B::drop_out(inputs.float(), mask).into_primitive()
+            B::drop_out(inputs.float(), &masks).into_primitive()
+        })
+    }
+
+    fn add_dropped(
+        sum: Tensor<Self, 2>,
+        x: Tensor<Self, 2>,
+        masks: &[DropoutMask],
+    ) -> Tensor<Self, 2> {
+        let (to, masks) = ((sum.shape(), DType::F32), masks.to_vec());
+        opaque::<B, 2>("add_dropped", vec![lazy(sum), lazy(x)], to, move |inputs| {
+            let (sum, x) = (inputs.float(), inputs.float());
+            B::add_dropped(sum, x, &masks).into_primitive()
         })
     }
 

@@ -131,8 +131,16 @@ where
         on_device::backward::<Self>(tape, block, gradient, wanted)
     }
 
-    fn drop_out(x: Tensor<Self, 2>, mask: DropoutMask) -> Tensor<Self, 2> {
-        float(dropout::drop_out(primitive(x), mask))
+    fn drop_out(x: Tensor<Self, 2>, masks: &[DropoutMask]) -> Tensor<Self, 2> {
+        float(dropout::drop_out(primitive(x), masks))
+    }
+
+    fn add_dropped(
+        sum: Tensor<Self, 2>,
+        x: Tensor<Self, 2>,
+        masks: &[DropoutMask],
+    ) -> Tensor<Self, 2> {
+        float(dropout::add_dropped(primitive(sum), primitive(x), masks))
     }
 
     fn norm_rows(

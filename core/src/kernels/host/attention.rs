@@ -273,7 +273,8 @@ mod tests {
             );
             let plain = plain.swap_dims(1, 2).reshape([batch, seq, heads.queries * width]);
             let rows = vec![0..seq; batch];
-            let seen = Seen { rows: &rows, angles: None, mask: mask.as_ref(), bias: bias.as_ref() };
+            let (mask, bias) = (mask.as_ref(), bias.as_ref());
+            let seen = Seen { rows: &rows, angles: None, mask, bias, unread: false };
             let result = attention(qkv.clone(), heads, seen);
             let (plain, result) = (plain.into_data().to_vec::<f32>().unwrap(), result.into_data().to_vec::<f32>().unwrap());
             for (plain, result) in plain.iter().zip(&result) {

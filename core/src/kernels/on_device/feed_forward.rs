@@ -26,11 +26,10 @@ pub(super) struct OfInner<B: Kernels> {
     pub(super) down: OfProjection<B>,
 }
 
-/// The projections of a block.
+/// The projections of a block's states.
 struct Projections<'a, B: Kernels> {
     gate: Option<Rows<'a, B>>,
     up: Rows<'a, B>,
-    down: Rows<'a, B>,
 }
 
 impl<'a, B: Kernels> Projections<'a, B> {
@@ -38,20 +37,20 @@ impl<'a, B: Kernels> Projections<'a, B> {
         Self {
             gate: block.gate.as_ref().map(|gate| Rows::new(gate, block.precision)),
             up: Rows::new(&block.up, block.precision),
-            down: Rows::new(&block.down, block.precision),
         }
     }
 }
 
-/// `input` `[rows, hidden]` is a factor already; what it becomes `[rows, hidden]`, and, where the block trains, what the way
-/// back needs.
+/// `input` `[rows, hidden]` is a factor already; what it becomes `[rows, hidden]`, unless nobody reads it, and, where the block
+/// trains, what the way back needs.
 pub(super) fn forward<B: Kernels>(
     input: &Tensor<B, 2>,
     block: &BlockOf<B>,
     [gates, ups, downs]: Adapters<'_, B>,
-    trains: bool,
-) -> (Tensor<B, 2>, Vec<InnerTape<B>>) {
+    [trains, unread]: [bool; 2],
+) -> (Option<Tensor<B, 2>>, Vec<InnerTape<B>>) {
     let own = Projections::<B>::of(block);
+    let down = (!unread).then(|| Rows::<B>::new(&block.down, block.precision));
     let (mut outputs, mut tape) = (Vec::new(), Vec::new());
     for tile in tiles(input.dims()[0], own.up.outputs()) {
         let x = rows(input, tile.clone());
@@ -71,15 +70,24 @@ pub(super) fn forward<B: Kernels>(
             }
             gate => (gate, all),
         };
-        let inner = activation::activated(block.activation, gate.as_ref(), &up);
-        let down = own.down.forward(&block.precision.factor(inner), downs, tile.start);
-        outputs.push(down.all());
-        let of_down = down.into_lows();
+        let inner = || {
+            let inner = activation::activated(block.activation, gate.as_ref(), &up);
+            block.precision.factor(inner)
+        };
+        let of_down = match &down {
+            Some(down) => {
+                let y = down.forward(&inner(), downs, tile.start);
+                outputs.push(y.all());
+                y.into_lows()
+            }
+            None if downs.is_empty() => Vec::new(),
+            None => projection::lows(&block.down, &inner(), downs, tile.start),
+        };
         if trains {
             tape.push(InnerTape { rows: tile, gate, up, of_gate, of_up, of_down });
         }
     }
-    (joined(outputs, 0), tape)
+    (down.map(|_| joined(outputs, 0)), tape)
 }
 
 /// From the gradient `[rows, hidden]` of what [`forward`] gives to that of its input, f32, and those of the projections.
@@ -91,12 +99,13 @@ pub(super) fn backward<B: Kernels>(
     wanted: &Block<bool>,
 ) -> (Tensor<B, 2>, OfInner<B>) {
     let (own, precision) = (Projections::<B>::of(block), block.precision);
+    let down = Rows::<B>::new(&block.down, precision);
     let of_tile = |tile: &InnerTape<B>| {
         let (range, first) = (tile.rows.clone(), tile.rows.start);
         let inner = activation::activated(block.activation, tile.gate.as_ref(), &tile.up);
         let inner = precision.factor(inner);
         let of_y = rows(gradient, range.clone());
-        let (of_inner, down) = own.down.backward(&inner, &tile.of_down, of_y, &wanted.down, first);
+        let (of_inner, down) = down.backward(&inner, &tile.of_down, of_y, &wanted.down, first);
         drop(inner);
         let (of_gate, of_up) =
             activation::backward(block.activation, tile.gate.as_ref(), &tile.up, of_inner);

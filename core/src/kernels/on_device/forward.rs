@@ -93,9 +93,16 @@ fn run<B: Kernels>(
     let output = output.into_lows();
 
     let input = before(&x, &block.feed_forward, block);
-    let (y, inner) = feed_forward::forward(&input, block, [&of_gate, &of_up, &of_down], trains);
+    // The gradients of the norms after it need what the feed-forward gives.
+    let Branch { inside, after, .. } = &block.feed_forward;
+    let unread = seen.unread && trains && inside.is_none() && after.is_none();
+    let adapters: feed_forward::Adapters<'_, B> = [&of_gate, &of_up, &of_down];
+    let (y, inner) = feed_forward::forward(&input, block, adapters, [trains, unread]);
     drop(input);
-    let (x, feed_forward) = join(x, y, &block.feed_forward);
+    let (x, feed_forward) = match y {
+        Some(y) => join(x, y, &block.feed_forward),
+        None => (x.clone(), BranchTape { input: x, inside: None, after: None }),
+    };
     let tape = super::Tape {
         shape,
         angles: seen.angles.cloned(),

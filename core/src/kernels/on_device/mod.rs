@@ -70,7 +70,7 @@ struct InnerTape<B: Kernels> {
 struct Adapter<B: Kernels> {
     /// First of the columns that it adds to.
     first: usize,
-    /// Its `A` `[inputs, rank]`.
+    /// Its `A` `[inputs, rank]`; of several whose inputs drop out, on a diagonal.
     a: Tensor<B, 2>,
     /// Its `B` `[rank, width]`, times its factor.
     b: Tensor<B, 2>,
@@ -88,7 +88,7 @@ impl<B: Kernels> Adapter<B> {
 /// What is kept of an adapter.
 struct Low<B: Kernels> {
     adapter: Adapter<B>,
-    /// `x A` `[rows, rank]`.
+    /// `dropout(x) A` `[rows, rank]`.
     low: Tensor<B, 2>,
 }
 

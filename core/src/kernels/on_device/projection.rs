@@ -1,7 +1,8 @@
 //! Products with weights, adapters included.
 //!
 //! Several adapters of a projection that share its input are joined: their `A` side by side, their `B` on a diagonal, with
-//! their scales. They take a kernel where each would take one, and what is multiplied with zeros is little.
+//! their scales. They take a kernel where each would take one, and what is multiplied with zeros is little. Where some of the
+//! input drops out, which is another part for each, the inputs that are left lie side by side, and the `A` on a diagonal too.
 
 use std::ops::Range;
 
@@ -17,9 +18,6 @@ pub(super) struct Projected<B: Kernels> {
     base: Tensor<B, 2>,
     lows: Vec<Low<B>>,
 }
-
-/// Gradients of a projection's adapters.
-type OfAdapters<B> = Vec<LowRank<Option<FloatTensor<B>>>>;
 
 /// Gradients of a projection's own.
 pub(super) type OfProjection<B> = Projection<Option<FloatTensor<B>>>;
@@ -46,10 +44,16 @@ pub(super) fn adapters<B: Kernels, const N: usize>(
     })
 }
 
-/// Whether a projection's adapters are joined: what drops out of their input is another for each.
+/// Whether a projection's adapters are joined: none of their input drops out, or some of it for each.
 fn joins<B: Kernels>(projection: &Projection<FloatTensor<B>>) -> bool {
     let adapters = &projection.adapters;
-    adapters.len() > 1 && adapters.iter().all(|low| low.dropout.is_none())
+    let dropping = adapters.iter().filter(|low| low.dropout.is_some()).count();
+    adapters.len() > 1 && (dropping == 0 || dropping == adapters.len())
+}
+
+/// How many of a projection's adapters are one.
+fn in_each<B: Kernels>(projection: &Projection<FloatTensor<B>>) -> usize {
+    if joins::<B>(projection) { projection.adapters.len() } else { 1 }
 }
 
 /// The adapters of a projection as one, in a product's numbers.
@@ -58,15 +62,17 @@ fn together<B: Kernels>(
     precision: MatmulPrecision,
 ) -> Adapter<B> {
     let [inputs, outputs] = tensor::<B, 2>(&projection.weight).dims();
-    let (mut parts, mut ranks) = (Vec::new(), 0);
+    let (mut parts, mut ranks, mut all_inputs) = (Vec::new(), 0, inputs);
     let (mut all_a, mut all_b) = (Vec::new(), Vec::new());
-    for low in &projection.adapters {
+    for (place, low) in projection.adapters.iter().enumerate() {
         let (a, b) = (tensor::<B, 2>(&low.a), tensor::<B, 2>(&low.b));
         let [rank, width] = b.dims();
+        let first = if low.dropout.is_some() { place * inputs } else { 0 };
         parts.push([
-            Place { first: [0, ranks], extent: [inputs, rank], factor: 1.0 },
+            Place { first: [first, ranks], extent: [inputs, rank], factor: 1.0 },
             Place { first: [ranks, low.first], extent: [rank, width], factor: low.scale },
         ]);
+        all_inputs = first + inputs;
         ranks += rank;
         all_a.push(whole(a));
         all_b.push(whole(b));
@@ -76,7 +82,7 @@ fn together<B: Kernels>(
     let [of_a, of_b] = [0, 1].map(|side| places(&parts, side));
     Adapter {
         first: 0,
-        a: B::placed(all_a, &of_a, [inputs, ranks], precision.dtype()),
+        a: B::placed(all_a, &of_a, [all_inputs, ranks], precision.dtype()),
         b: B::placed(all_b, &of_b, [ranks, outputs], precision.dtype()),
         parts,
     }
@@ -98,6 +104,21 @@ fn by_shape<B: Kernels>(
         tensors.into_iter().map(|(place, tensor)| (place, make(place, tensor))).collect();
     made.sort_by_key(|(place, _)| *place);
     made.into_iter().map(|(_, tensor)| tensor).collect()
+}
+
+/// What a projection keeps of `x`, as [`Rows::forward`] has it, for its adapters.
+pub(super) fn lows<B: Kernels>(
+    projection: &Projection<FloatTensor<B>>,
+    x: &Tensor<B, 2>,
+    adapters: &[Adapter<B>],
+    row: usize,
+) -> Vec<Low<B>> {
+    let own = projection.adapters.chunks(in_each::<B>(projection));
+    let lows = adapters.iter().zip(own).map(|(adapter, own)| Low {
+        low: dropped(x, own, row).matmul(adapter.a.clone()),
+        adapter: adapter.clone(),
+    });
+    lows.collect()
 }
 
 /// A projection whose weight is a factor already, for the rows of an input from one on.
@@ -132,12 +153,7 @@ impl<'a, B: Kernels> Rows<'a, B> {
         if let Some(bias) = &self.projection.bias {
             base = base + self.precision.factor(tensor::<B, 1>(bias)).unsqueeze();
         }
-        let adapters = adapters.iter().zip(&self.projection.adapters);
-        let lows = adapters.map(|(adapter, low)| Low {
-            low: dropped(x, low, row).matmul(adapter.a.clone()),
-            adapter: adapter.clone(),
-        });
-        Projected { base, lows: lows.collect() }
+        Projected { base, lows: lows(self.projection, x, adapters, row) }
     }
 
     /// Gradients of a projection of `x`, a factor already, for that of its outputs `[rows, outputs]`; that of `x`, f32, and
@@ -156,15 +172,15 @@ impl<'a, B: Kernels> Rows<'a, B> {
                 .then(|| primitive(gradient.clone().sum_dim(0).squeeze_dim::<1>(0)))
         });
         let gradient = precision.factor(gradient);
-        let of_x = whole(gradient.clone().matmul(weight.clone().transpose()));
+        let mut of_x = whole(gradient.clone().matmul(weight.clone().transpose()));
         let of_weight =
             wanted.weight.then(|| primitive(whole(x.clone().transpose().matmul(gradient.clone()))));
-        let (of_x, adapters) = match lows {
-            [low] if !low.adapter.parts.is_empty() => {
-                self.through_joined((x, low), &gradient, &wanted.adapters, of_x)
-            }
-            lows => self.through_each((x, lows), &gradient, &wanted.adapters, (of_x, row)),
-        };
+        let in_each = in_each::<B>(projection);
+        let own = projection.adapters.chunks(in_each).zip(wanted.adapters.chunks(in_each));
+        let mut adapters = Vec::new();
+        for (low, (own, wanted)) in lows.iter().zip(own) {
+            of_x = low.backward((x, row), &gradient, (own, wanted), of_x, &mut adapters);
+        }
         let of_projection = Projection {
             weight: of_weight,
             matrix: None,
@@ -174,65 +190,51 @@ impl<'a, B: Kernels> Rows<'a, B> {
         };
         (of_x, of_projection)
     }
+}
 
-    /// Gradients of adapters that are joined; that of `x` is added to `of_x`.
-    fn through_joined(
+impl<B: Kernels> Low<B> {
+    /// From the gradient of what a projection of `x` gives to those of an adapter, or of several that are joined; that of `x` is
+    /// added to `of_x`.
+    fn backward(
         &self,
-        (x, Low { adapter, low }): (&Tensor<B, 2>, &Low<B>),
+        (x, row): (&Tensor<B, 2>, usize),
         gradient: &Tensor<B, 2>,
-        wanted: &[LowRank<bool>],
+        (own, wanted): (&[LowRank<FloatTensor<B>>], &[LowRank<bool>]),
         of_x: Tensor<B, 2>,
-    ) -> (Tensor<B, 2>, OfAdapters<B>) {
+        gradients: &mut Vec<LowRank<Option<FloatTensor<B>>>>,
+    ) -> Tensor<B, 2> {
+        let Self { adapter, low } = self;
+        let of_own = columns(gradient, adapter.columns());
         let mut all_b = Vec::new();
         if wanted.iter().any(|wanted| wanted.b) {
-            let of_b = low.clone().transpose().matmul(gradient.clone());
-            all_b = B::taken(of_b, &places(&adapter.parts, 1));
+            let of_b = low.clone().transpose().matmul(of_own.clone());
+            all_b = match own {
+                [own] => vec![whole(of_b).mul_scalar(own.scale)],
+                _ => B::taken(of_b, &places(&adapter.parts, 1)),
+            };
         }
-        let into_low = gradient.clone().matmul(adapter.b.clone().transpose());
+        let into_low = of_own.matmul(adapter.b.clone().transpose());
         let mut all_a = Vec::new();
         if wanted.iter().any(|wanted| wanted.a) {
-            let of_a = x.clone().transpose().matmul(into_low.clone());
-            all_a = B::taken(of_a, &places(&adapter.parts, 0));
+            let of_a = dropped(x, own, row).transpose().matmul(into_low.clone());
+            all_a = match own {
+                [_] => vec![whole(of_a)],
+                _ => B::taken(of_a, &places(&adapter.parts, 0)),
+            };
         }
-        let of_x = of_x + whole(into_low.matmul(adapter.a.clone().transpose()));
         let (mut all_a, mut all_b) = (all_a.into_iter(), all_b.into_iter());
-        let adapters = self.projection.adapters.iter().zip(wanted).map(|(own, wanted)| {
+        gradients.extend(own.iter().zip(wanted).map(|(own, wanted)| {
             let &LowRank { first, scale, dropout, .. } = own;
             let a = all_a.next().filter(|_| wanted.a).map(primitive);
             let b = all_b.next().filter(|_| wanted.b).map(primitive);
             LowRank { a, b, first, scale, dropout }
-        });
-        (of_x, adapters.collect())
-    }
-
-    /// Gradients of adapters one after the other; that of `x` is added to `of_x`.
-    fn through_each(
-        &self,
-        (x, lows): (&Tensor<B, 2>, &[Low<B>]),
-        gradient: &Tensor<B, 2>,
-        wanted: &[LowRank<bool>],
-        (mut of_x, row): (Tensor<B, 2>, usize),
-    ) -> (Tensor<B, 2>, OfAdapters<B>) {
-        let mut adapters = Vec::new();
-        for ((Low { adapter, low }, own), wanted) in
-            lows.iter().zip(&self.projection.adapters).zip(wanted)
-        {
-            let of_own = columns(gradient, adapter.columns());
-            let b = wanted.b.then(|| {
-                let of_b = whole(low.clone().transpose().matmul(of_own.clone()));
-                primitive(of_b.mul_scalar(own.scale))
-            });
-            let into_low = of_own.matmul(adapter.b.clone().transpose());
-            let a = wanted.a.then(|| {
-                let x = dropped(x, own, row).transpose();
-                primitive(whole(x.matmul(into_low.clone())))
-            });
-            let more = into_low.matmul(adapter.a.clone().transpose());
-            of_x = of_x + whole(dropped(&more, own, row));
-            let &LowRank { first, scale, dropout, .. } = own;
-            adapters.push(LowRank { a, b, first, scale, dropout });
+        }));
+        let more = into_low.matmul(adapter.a.clone().transpose());
+        let masks = masks(own, row * x.dims()[1]);
+        match masks.is_empty() {
+            true => of_x + whole(more),
+            false => B::add_dropped(of_x, more, &masks),
         }
-        (of_x, adapters)
     }
 }
 
@@ -301,18 +303,22 @@ pub(super) fn sum<B: Kernels>(one: OfProjection<B>, other: OfProjection<B>) -> O
     }
 }
 
-/// What an adapter computes with of `x`, whose first row is number `row` of the whole input; of a gradient, what of it flows
-/// on.
+/// What adapters compute with of `x`, whose first row is number `row` of the whole input: one beside the other where some of
+/// it drops out.
 fn dropped<B: Kernels>(
     x: &Tensor<B, 2>,
-    low: &LowRank<FloatTensor<B>>,
+    own: &[LowRank<FloatTensor<B>>],
     row: usize,
 ) -> Tensor<B, 2> {
-    match low.dropout {
-        Some(mask) => {
-            let seed = mask.after(row * x.dims()[1]);
-            B::drop_out(x.clone(), DropoutMask { seed, ..mask })
-        }
-        None => x.clone(),
+    let masks = masks(own, row * x.dims()[1]);
+    match masks.is_empty() {
+        true => x.clone(),
+        false => B::drop_out(x.clone(), &masks),
     }
+}
+
+/// What drops out of adapters' inputs after so many of their values.
+fn masks<T>(own: &[LowRank<T>], values: usize) -> Vec<DropoutMask> {
+    let masks = own.iter().filter_map(|low| low.dropout);
+    masks.map(|mask| DropoutMask { seed: mask.after(values), ..mask }).collect()
 }

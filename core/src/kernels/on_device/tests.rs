@@ -183,7 +183,7 @@ fn results(
     seq: usize,
     precision: MatmulPrecision,
     causal: bool,
-    on_device: bool,
+    [on_device, unread]: [bool; 2],
 ) -> Vec<(String, Vec<f32>)> {
     let device = Default::default();
     let mut numbers = Numbers(case.adapters as f32);
@@ -211,7 +211,7 @@ fn results(
         Tensor::<Flex, 4>::from_data(TensorData::new(values, [1, 1, seq, 2 * half]), &device)
     };
     let angles = case.rotates.then(|| (table(f32::cos), table(f32::sin)));
-    let seen = Seen { rows: &rows, angles: angles.as_ref(), mask: Some(&mask), bias: None };
+    let seen = Seen { rows: &rows, angles: angles.as_ref(), mask: Some(&mask), bias: None, unread };
     let tokens = |values: Vec<f32>| -> Vec<f32> {
         let inside = |i: usize| rows[i / HIDDEN / seq].contains(&(i / HIDDEN % seq));
         values.into_iter().enumerate().map(|(i, x)| if inside(i) { x } else { 0.0 }).collect()
@@ -254,8 +254,8 @@ fn assert_close(cases: &[Case], seq: usize, allowed: f64, precision: MatmulPreci
         |case: &Case| precision == MatmulPrecision::F32 || case.activation != Activation::Relu;
     for (number, case) in cases.iter().enumerate().filter(|(_, case)| smooth(case)) {
         for causal in [false, true] {
-            let expected = results(*case, seq, precision, causal, false);
-            let actual = results(*case, seq, precision, causal, true);
+            let expected = results(*case, seq, precision, causal, [false; 2]);
+            let actual = results(*case, seq, precision, causal, [true, false]);
             let whole = expected
                 .iter()
                 .map(|(_, values)| size(&mut values.iter().map(|x| f64::from(*x))))
@@ -292,6 +292,18 @@ fn in_bf16_they_are_so_but_for_rounding() {
     assert_close(&CASES, SEQ, 0.1, MatmulPrecision::Bf16);
 }
 
+/// Where nobody reads what a block gives, its last product is left out, unless the gradients of a norm after it need that.
+#[test]
+fn a_block_that_nobody_reads_has_the_same_gradients() {
+    for (number, case) in CASES.iter().enumerate() {
+        let [read, unread] = [false, true]
+            .map(|unread| results(*case, SEQ, MatmulPrecision::F32, true, [true, unread]));
+        let [_, inside, after] = case.norms;
+        assert_eq!(read[0] == unread[0], inside || after, "case {number} {case:?}");
+        assert_eq!(read[1..], unread[1..], "case {number} {case:?}");
+    }
+}
+
 /// Without gradients a long text's bias is not made one for each pair of tokens.
 #[test]
 fn long_texts_with_a_bias_have_the_same_states_without_gradients() {
@@ -309,7 +321,7 @@ fn long_texts_with_a_bias_have_the_same_states_without_gradients() {
         Tensor::<Flex, 4>::from_data(TensorData::new(values, [1, 1, seq, width]), &device)
     };
     let angles = (table(f32::cos), table(f32::sin));
-    let seen = Seen { rows, angles: Some(&angles), mask: Some(&mask), bias: None };
+    let seen = Seen { rows, angles: Some(&angles), mask: Some(&mask), bias: None, unread: false };
     for (precision, allowed) in [(MatmulPrecision::F32, 2e-5), (MatmulPrecision::Bf16, 0.05)] {
         let mut numbers = Numbers(0.0);
         let block = case.block(seq, &mut numbers, precision);
@@ -327,18 +339,18 @@ fn long_texts_with_a_bias_have_the_same_states_without_gradients() {
     }
 }
 
-/// Adapters of one input are one, a product where each would be one; what drops out of it is another for each.
+/// Adapters of one input are one, a product where each would be one; what drops out of it is another part for each.
 #[test]
 fn adapters_of_one_input_are_joined() {
     let precision = MatmulPrecision::F32;
-    for (dropout, count, ranks) in [(false, 1, 8), (true, 3, 6)] {
+    for (dropout, inputs) in [(false, HIDDEN), (true, 3 * HIDDEN)] {
         let case = Case { adapters: 3, dropout, ..GROUPED };
         let block = case.block(SEQ, &mut Numbers(0.0), precision);
         let projections = [Some(&block.qkv), Some(&block.output), None];
         let [qkv, output, none] = projection::adapters::<Flex, 3>(projections, precision);
-        assert_eq!([qkv.len(), output.len(), none.len()], [count, 1, 0]);
+        assert_eq!([qkv.len(), output.len(), none.len()], [1, 1, 0]);
         // Three of rank 2, and zeros to a power of two.
-        assert_eq!(qkv.iter().map(|own| own.a.dims()[1]).sum::<usize>(), ranks);
+        assert_eq!(qkv[0].a.dims(), [inputs, 8]);
     }
 }
 

@@ -164,6 +164,12 @@ pub(super) const IGNORED: [&str; 8] = [
 
 /// Names of BERT's embeddings and of the attention that most encoders have kept.
 pub(super) fn bert_attention(config: &ModelConfig, prefixes: &[&'static str]) -> Names {
+    bert_projections(config, prefixes)
+        .norm("blocks.{}.attention_norm", "encoder.layer.{}.attention.output.LayerNorm")
+}
+
+/// The same without the norm of each attention.
+pub(super) fn bert_projections(config: &ModelConfig, prefixes: &[&'static str]) -> Names {
     let width = config.hidden_size;
     embeddings(Names::new(prefixes, "embeddings.word_embeddings.weight"))
         .joined(
@@ -175,7 +181,6 @@ pub(super) fn bert_attention(config: &ModelConfig, prefixes: &[&'static str]) ->
             ],
         )
         .linear("blocks.{}.attention.output", "encoder.layer.{}.attention.output.dense")
-        .norm("blocks.{}.attention_norm", "encoder.layer.{}.attention.output.LayerNorm")
 }
 
 /// Names of BERT's embeddings.

@@ -11,6 +11,7 @@ mod distilbert;
 mod embedding_gemma2;
 mod encoder;
 mod eurobert;
+mod gemma;
 mod gemma3;
 mod gte;
 mod jina_bert;
@@ -31,6 +32,7 @@ mod rope;
 mod rotary_encoder;
 pub(crate) mod static_table;
 mod windows;
+mod xlm_roberta_xl;
 
 use serde_json::Value;
 
@@ -66,6 +68,7 @@ impl ModelConfig {
         match self.family {
             Family::Bert => bert::write(self),
             Family::Roberta | Family::XlmRoberta | Family::Camembert => roberta::write(self),
+            Family::XlmRobertaXl => xlm_roberta_xl::write(self),
             Family::Distilbert => distilbert::write(self),
             Family::Mpnet => mpnet::write(self),
             Family::JinaBert => jina_bert::write(self),
@@ -74,6 +77,7 @@ impl ModelConfig {
             Family::Gte => gte::write(self),
             Family::JinaEmbeddingsV3 => jina_embeddings_v3::write(self),
             Family::Eurobert => eurobert::write(self),
+            Family::Gemma => gemma::write(self),
             Family::Gemma3 => gemma3::write(self),
             Family::EmbeddingGemma2 => embedding_gemma2::write(self),
             Family::Static => static_table::write(self),
@@ -90,8 +94,10 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
     match keys.text_or("model_type", "")? {
         "bert" => bert::read(keys),
         "roberta" => roberta::read(Family::Roberta, keys),
-        "xlm-roberta" if jina_embeddings_v3::is(keys) => jina_embeddings_v3::read_first(keys),
+        // Its own file names no type, copies that were saved again do.
+        "" | "xlm-roberta" if jina_embeddings_v3::is(keys) => jina_embeddings_v3::read_first(keys),
         "xlm-roberta" => roberta::read(Family::XlmRoberta, keys),
+        "xlm-roberta-xl" => xlm_roberta_xl::read(keys),
         "camembert" => roberta::read(Family::Camembert, keys),
         "distilbert" => distilbert::read(keys),
         "mpnet" => mpnet::read(keys),
@@ -101,6 +107,7 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
         "jina_embeddings_v3" => jina_embeddings_v3::read(keys),
         jina_embeddings_v5::MODEL_TYPE => jina_embeddings_v5::read(keys),
         "eurobert" => eurobert::read(keys),
+        "gemma" => gemma::read(keys),
         "gemma3_text" => gemma3::read(keys),
         "embedding_gemma2_text" => embedding_gemma2::read(keys),
         embedding_gemma2::WITH_TOWERS => embedding_gemma2::read_text_part(keys),
@@ -140,6 +147,7 @@ pub(crate) fn names(config: &ModelConfig) -> Names {
         Family::Bert | Family::Roberta | Family::XlmRoberta | Family::Camembert => {
             encoder::names(config)
         }
+        Family::XlmRobertaXl => xlm_roberta_xl::names(config),
         Family::Distilbert => distilbert::names(config),
         Family::Mpnet => mpnet::names(config),
         Family::JinaBert => jina_bert::names(config),
@@ -147,6 +155,7 @@ pub(crate) fn names(config: &ModelConfig) -> Names {
         Family::NomicBert => nomic_bert::names(config),
         Family::Gte => gte::names(config),
         Family::JinaEmbeddingsV3 => jina_embeddings_v3::names(config),
+        Family::Gemma => gemma::names(config),
         Family::Gemma3 => gemma3::names(config),
         Family::EmbeddingGemma2 => embedding_gemma2::names(config),
         Family::Static => static_table::names(),

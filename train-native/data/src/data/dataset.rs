@@ -45,6 +45,9 @@ pub struct DataSet {
 /// What is known of a source once its rows are taken.
 struct Taken {
     format: String,
+    /// The first row's, or the source's own.
+    place: String,
+    is_labelled: bool,
     by_name: bool,
     pair_texts: Option<Store>,
 }
@@ -89,7 +92,7 @@ impl DataSet {
             None if is_beir => beir(&path, source, &mut intake)?,
             None => rows(&path, source, &mut intake)?,
         };
-        let Taken { format, by_name, pair_texts } = taken;
+        let Taken { format, place, is_labelled, by_name, pair_texts } = taken;
         if let idle @ [_, ..] = source.idle(pair_texts.is_some(), is_beir).as_slice() {
             bail!(
                 "{}: {} says nothing to a source that holds {format}; leave it out",
@@ -98,10 +101,13 @@ impl DataSet {
             );
         }
         // Where texts alone will do, a stage may share the source with one that asks for their labels.
-        if source.labels == Labels::Names && !by_name && !opening.texts_alone {
+        if let Some(labels) = source.labels
+            && !is_labelled
+            && !opening.texts_alone
+        {
             bail!(
-                "{}: labels = \"names\" goes with labelled texts, and this holds {format}; leave it out",
-                source.path
+                "{place}: labels = {:?} goes with labelled texts, and this holds {format}; leave it out",
+                labels.name()
             );
         }
         let Intake { writer, gathering, counts, .. } = intake;
@@ -272,7 +278,8 @@ fn subset(source: &DataSource, seed: u64, examples: usize) -> Option<Vec<u32>> {
 
 fn made_up(part: &str, source: &DataSource, intake: &mut Intake<'_>) -> Result<Taken> {
     let corpus = Corpus::generate(intake.opening.seed, CorpusSize::default());
-    let by_name = part == "classes" && source.labels == Labels::Names;
+    let is_labelled = part == "classes";
+    let by_name = is_labelled && source.labels == Some(Labels::Names);
     let examples = match part {
         "retrieval" => corpus.retrieval,
         "classes" if by_name => corpus.class_names,
@@ -284,7 +291,8 @@ fn made_up(part: &str, source: &DataSource, intake: &mut Intake<'_>) -> Result<T
     for example in examples {
         intake.take(example)?;
     }
-    Ok(Taken { format: "made-up texts".into(), by_name, pair_texts: None })
+    let (format, place) = ("made-up texts".into(), source.path.clone());
+    Ok(Taken { format, place, is_labelled, by_name, pair_texts: None })
 }
 
 fn beir(folder: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<Taken> {
@@ -301,7 +309,8 @@ fn beir(folder: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<T
         intake.take(Example { query: query.clone(), pos, ..Example::default() })?;
     }
     let format = format!("BEIR folder, {}", source.split);
-    Ok(Taken { format, by_name: false, pair_texts: None })
+    let place = source.path.clone();
+    Ok(Taken { format, place, is_labelled: false, by_name: false, pair_texts: None })
 }
 
 /// What the rows of a file become, one after another.
@@ -309,6 +318,8 @@ struct Rows<'a, 'b> {
     source: &'a DataSource,
     intake: &'a mut Intake<'b>,
     format: Option<RowFormat>,
+    /// Where the row stands that told the format.
+    first: String,
     labelled: Labelled,
     pair_texts: PairTexts,
     /// Highest score of a pair.
@@ -319,6 +330,9 @@ impl Rows<'_, '_> {
     /// Reads a row.
     fn read(&mut self, object: &Object, place: &str) -> Result<DataRow> {
         let fields = &object.fields;
+        if self.format.is_none() {
+            self.first = place.into();
+        }
         let known = match self.format {
             Some(known) => known,
             None if !self.source.fields.is_empty() => {
@@ -389,6 +403,7 @@ fn rows(path: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<Tak
         source,
         intake,
         format: None,
+        first: String::new(),
         labelled: Labelled::new()?,
         pair_texts: PairTexts::new()?,
         highest: f64::NEG_INFINITY,
@@ -417,7 +432,7 @@ fn rows(path: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<Tak
         }
     }
     counter.finish_and_clear();
-    let Rows { intake, format, labelled, pair_texts, highest, .. } = rows;
+    let Rows { intake, format, first, labelled, pair_texts, highest, .. } = rows;
     if let Some(error) = first_bad {
         let bad = counted(intake.counts.bad_rows, "bad row", "bad rows");
         opening.terminal.note(format!("{label}: left out {bad}, the first: {error:#}"));
@@ -428,7 +443,8 @@ fn rows(path: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<Tak
     let below = intake.counts.below_threshold > 0 && highest < source.threshold;
     if format == RowFormat::ScoredPairs && intake.writer.is_empty() && below {
         bail!(
-            "{label}: no pair scores {} or more, the highest is {highest}; lower the source's threshold",
+            "{label}: no pair scores {} or more, the highest is {highest}; lower threshold (of the source in a recipe, \
+             --threshold of `kiln mine`)",
             source.threshold
         );
     }
@@ -437,16 +453,16 @@ fn rows(path: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<Tak
             "{label}: holds texts without positives, from which only the objectives distillation and mntp learn"
         );
     }
-    let by_name = format == RowFormat::LabelledTexts && labelled.by_name(source.labels);
-    if format == RowFormat::LabelledTexts && !labelled.is_empty() {
+    let is_labelled = format == RowFormat::LabelledTexts;
+    let labels = source.labels.unwrap_or_default();
+    let by_name = is_labelled && labelled.by_name(labels);
+    if is_labelled && !labelled.is_empty() {
         let mut rng = ChaCha8Rng::seed_from_u64(opening.seed);
         if !by_name {
             intake.gathering.set_classes(labelled.labels_of());
         }
         let lone = labelled
-            .examples(source.labels, opening.negatives, &mut rng, |example| {
-                intake.take_converted(example)
-            })
+            .examples(labels, opening.negatives, &mut rng, |example| intake.take_converted(example))
             .with_context(|| label.clone())?;
         intake.counts.lone_labels = lone;
     }
@@ -454,7 +470,7 @@ fn rows(path: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<Tak
         RowFormat::ScoredPairs => Some(pair_texts.finish()?),
         _ => None,
     };
-    Ok(Taken { format: format.name().into(), by_name, pair_texts })
+    Ok(Taken { format: format.name().into(), place: first, is_labelled, by_name, pair_texts })
 }
 
 #[cfg(test)]
@@ -612,7 +628,8 @@ mod tests {
 
     #[test]
     fn labels_are_for_labelled_texts() {
-        let by_name: fn(&mut DataSource) = |source| source.labels = Labels::Names;
+        let by_name: fn(&mut DataSource) = |source| source.labels = Some(Labels::Names);
+        let by_example: fn(&mut DataSource) = |source| source.labels = Some(Labels::Examples);
         let classes = "text\tlabel\na1\ta\na2\ta\nb1\tb\nb2\tb\nc1\tc\nc2\tc\n";
         let named = open("c.tsv", classes, OnBadRow::Stop, by_name).unwrap();
         assert!(named.documents_repeat() && named.get(0).unwrap().pos == ["a"]);
@@ -627,11 +644,19 @@ mod tests {
         assert!(!by_label.pos[0].contains(' ') && example.pos[0].contains(' '), "{by_label:?}");
         assert!(named.documents_repeat() && !made_up.documents_repeat());
 
+        assert_eq!(open("c.tsv", classes, OnBadRow::Stop, by_example).unwrap().len(), 6);
         let pairs = "sentence1,sentence2,score\na,b,4.5\n";
-        for (name, text) in [("made-up:pairs", ""), ("a.jsonl", LINES), ("p.csv", pairs)] {
-            let error = open(name, text, OnBadRow::Stop, by_name).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains("labels = \"names\""), "{error}");
-            assert_eq!(error.lines().count(), 1, "{error}");
+        for (name, text, place) in [
+            ("made-up:pairs", "", "made-up:pairs: "),
+            ("a.jsonl", LINES, "a.jsonl:1: "),
+            ("p.csv", pairs, "p.csv:2: "),
+        ] {
+            for (labels, change) in [("names", by_name), ("examples", by_example)] {
+                let error = open(name, text, OnBadRow::Stop, change).unwrap_err().to_string();
+                let said =
+                    error.contains(&format!("{place}labels = {labels:?} goes with labelled"));
+                assert!(said && error.lines().count() == 1, "{error}");
+            }
         }
     }
 

@@ -25,6 +25,7 @@ use crate::text::{is_missing, read_small};
 
 pub use kiln_embed::train::{OptimizerKind, Schedule};
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
+use source::Uses;
 pub use source::{DataRef, DataSource, INSTRUCTION_FORMAT, Labels, LeakRule, instructed};
 pub use stage::{
     Curriculum, Distillation, LayerMap, MarginMse, Mixing, Mntp, Objective, Reconstruction, Rerank,
@@ -94,7 +95,9 @@ pub struct ModelRecipe {
     /// language models' do not, and pooling the last token then pools the text's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub add_eos: Option<bool>,
-    /// Stands after each text and before EOS, and is never cut away (a chat template's end, `[INST]`).
+    /// Stands after each text and before EOS, and is never cut away (a chat template's end, `[/INST]`). It is
+    /// tokenized by itself: where the tokenizer puts a space before every text, as Mistral's does, it puts one before
+    /// this too, which is written without its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text_suffix: Option<String>,
     /// Side on which shorter texts of a batch are padded; the base model's where absent.
@@ -356,6 +359,7 @@ impl Recipe {
                 .map_err(overrides::explain)
                 .with_context(|| format!("after --set {}", changes.join(" --set ")))?
         };
+        recipe.check_sources()?;
         recipe.ordered()?.checked()
     }
 
@@ -364,6 +368,7 @@ impl Recipe {
         if self.order.is_empty() {
             return Ok(self);
         }
+        let unread: Vec<String> = self.unread_sources().into_iter().map(String::from).collect();
         let mut stages = Vec::new();
         for name in &self.order {
             let stage = self.stages.iter().find(|stage| stage.name == *name);
@@ -378,7 +383,69 @@ impl Recipe {
         }
         self.stages = stages;
         self.order.clear();
+        // Or the recipe, written down again, would be refused for what served the other stages.
+        self.forget_unused(|name| unread.iter().any(|one| one == name));
         Ok(self)
+    }
+
+    /// Names of `[sources]` that stand in no stage's data.
+    pub fn unread_sources(&self) -> Vec<&str> {
+        let names = self.sources.keys().map(String::as_str);
+        names.filter(|name| self.uses_of(name).is_none()).collect()
+    }
+
+    /// What the stages make together of a named source; `None` where none reads it.
+    fn uses_of(&self, name: &str) -> Option<Uses> {
+        let reads = |entry: &DataRef| matches!(entry, DataRef::Named(one) if one == name);
+        let readers = self.stages.iter().filter(|stage| stage.data.iter().any(reads));
+        readers.map(Stage::uses).reduce(Uses::or)
+    }
+
+    /// Refuses fields of a named source that say nothing to any stage that reads it.
+    fn check_sources(&self) -> Result<()> {
+        for (name, source) in &self.sources {
+            if let Some(uses) = self.uses_of(name)
+                && let unused @ [_, ..] = source.unused(uses).as_slice()
+            {
+                bail!(
+                    "sources.{name}: no stage that reads it uses {}; leave it out",
+                    unused.join(" nor ")
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves out the fields of named sources that no stage uses, and the sources that none reads, but for those to
+    /// `keep`.
+    fn forget_unused(&mut self, keep: impl Fn(&str) -> bool) {
+        let sources = std::mem::take(&mut self.sources).into_iter();
+        self.sources = sources
+            .filter_map(|(name, mut source)| {
+                match self.uses_of(&name) {
+                    Some(uses) => source.forget_unused(uses),
+                    None if keep(&name) => {}
+                    None => return None,
+                }
+                Some((name, source))
+            })
+            .collect();
+    }
+
+    /// The recipe to compare with one that was saved, perhaps by an older version: with `labels` of every source, and
+    /// without what no stage uses.
+    pub fn comparable(&self) -> Self {
+        let mut recipe = self.clone();
+        recipe.forget_unused(|_| false);
+        let entries = recipe.stages.iter_mut().flat_map(|stage| stage.data.iter_mut());
+        let inline = entries.filter_map(|entry| match entry {
+            DataRef::Named(_) => None,
+            DataRef::Inline(source) => Some(source.as_mut()),
+        });
+        for source in recipe.sources.values_mut().chain(inline) {
+            source.labels = Some(source.labels.unwrap_or_default());
+        }
+        recipe
     }
 
     /// Whether a cross-encoder is trained, and no embedder.
@@ -797,6 +864,15 @@ mod tests {
             (vec![rewrite.clone(), source("query_prompt = 'a'")], "not use query_prompt"),
             (vec![rewrite.clone(), source("symmetric = true")], "not use symmetric"),
             (
+                vec![
+                    rewrite.clone(),
+                    objective("reconstruction").replace('1', "2"),
+                    "sources.web={ path = 'web.jsonl', instructions = ['a'], in_batch = false }"
+                        .into(),
+                ],
+                "sources.web: no stage that reads it uses instructions nor in_batch;",
+            ),
+            (
                 vec![objective("distillation"), teacher.clone(), source("in_batch = false")],
                 "not use in_batch",
             ),
@@ -871,6 +947,44 @@ mod tests {
                 panic!("{changes:?}: {error:#}");
             }
         }
+    }
+
+    #[test]
+    fn an_order_leaves_out_what_served_other_stages() {
+        let changes = |order: &str| {
+            [
+                "stage.1.objective='reconstruction'",
+                "stage.1.data=['web']",
+                "sources.web.instructions=['a']",
+                "sources.other={ path = 'other.jsonl', in_batch = true }",
+                "sources.idle={ path = 'idle.jsonl', in_batch = true }",
+                "stage.2.data=['web', 'other']",
+                order,
+            ]
+            .map(String::from)
+        };
+        let both = Recipe::parse_with(RECIPE, &changes("order=['two', 'one']")).unwrap();
+        assert_eq!(both.sources.len(), 3);
+        assert_eq!(both.unread_sources(), ["idle"]);
+        let first = Recipe::parse_with(RECIPE, &changes("order=['one']")).unwrap();
+        assert_eq!(first.sources.keys().collect::<Vec<_>>(), ["idle", "web"]);
+        assert!(first.sources["web"].instructions.is_empty());
+        let again = Recipe::parse(&toml::to_string(&first).unwrap()).unwrap();
+        assert_eq!(again, first);
+    }
+
+    #[test]
+    fn a_saved_recipe_compares_by_what_its_stages_use() {
+        let now = Recipe::parse(RECIPE).unwrap();
+        let mut saved = now.clone();
+        saved.sources.insert("other".into(), DataSource::file("other.jsonl"));
+        saved.sources.get_mut("web").unwrap().labels = Some(Labels::Examples);
+        let DataRef::Inline(inline) = &mut saved.stages[0].data[2] else { panic!() };
+        inline.labels = Some(Labels::Examples);
+        assert_ne!(saved, now);
+        assert_eq!(saved.comparable(), now.comparable());
+        saved.sources.get_mut("web").unwrap().labels = Some(Labels::Names);
+        assert_ne!(saved.comparable(), now.comparable());
     }
 
     #[test]

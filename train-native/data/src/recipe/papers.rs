@@ -3,9 +3,12 @@
 //! The tables below were written from the papers' texts, not from the recipes. Each value bears the
 //! place that says it; "code" is the authors' public code, where the paper is silent.
 
+use std::path::Path;
+
 use toml::Value;
 
 use super::{DataSource, Labels, LeakRule, Recipe, SWEEPS, Sweep, shipped};
+use crate::text::read_small;
 
 /// Where a value stands in a resolved recipe, the value as TOML, and who says so. A field that a
 /// resolved recipe leaves out because it has its default is `"default"` here.
@@ -256,7 +259,7 @@ const IN_A_TURN: &str = r#""[INST] Instruct: {instruction}\nQuery: ""#;
 const MGH: &[Said] = &[
     ("model.base", "'mistralai/Mistral-7B-Instruct-v0.2'", "section 3.2"),
     ("model.attention", "'bidirectional'", "section 3.2"),
-    ("model.text_suffix", "' [/INST]'", "section 5.2, figure 4: at the end of the sentence"),
+    ("model.text_suffix", "'[/INST]'", "section 5.2, figure 4: at the end of the sentence"),
     ("model.instruction_format", IN_A_TURN, "section 3.2: E5-Mistral's; the turn: code of LLM2Vec"),
     ("model.prompts.document", "'[INST] '", "code of LLM2Vec: documents are turns too"),
     ("model.instruction", "'masked'", "code of LLM2Vec: skip_instruction"),
@@ -703,7 +706,7 @@ fn nv_embed() {
         assert_eq!(thousands(source), Some(*samples), "{name}");
         assert_eq!(
             (source.labels, &source.instructions[..]),
-            (*labels, &[instruction.to_string()][..])
+            (Some(*labels), &[instruction.to_string()][..])
         );
         // Section 4.2 names BM25 for these two alone.
         let near = matches!(source.leak, Some(LeakRule::Bm25(_)));
@@ -712,7 +715,7 @@ fn nv_embed() {
     for (name, samples, instruction) in NV_CLUSTERING {
         let source = source(&recipe, name);
         assert_eq!(thousands(source), Some(*samples), "{name}");
-        assert_eq!(source.labels, BY_EXAMPLE, "{name}");
+        assert_eq!(source.labels, Some(BY_EXAMPLE), "{name}");
         assert_eq!(source.instructions, [*instruction], "{name}");
         assert_eq!(source.leak, Some(LeakRule::Exact), "{name}, section 4.2");
         let columns = NV_COLUMNS.iter().find(|set| set.0 == *name);
@@ -849,67 +852,384 @@ fn linq() {
     assert!(recipe.sources.values().all(|source| !source.symmetric));
 }
 
-/// The papers' ablations, each as a variant of a shipped sweep whose name begins so.
+/// Where a value stands in a resolved recipe, and the value as TOML; a table may have more fields. `stages` are the names
+/// of those that run.
+type At = (&'static str, &'static str);
+
+/// A variant of a sweep, and what it has.
+type Held = (&'static str, &'static [At]);
+
+const EOS: At = ("model.pooling.mode", "'last_token'");
+const MEAN: At = ("model.pooling.mode", "'mean'");
+const LATENT: At = ("model.pooling.mode", "'latent_attention'");
+const SELF: At = ("model.pooling.mode", "'self_attention'");
+const ANCHOR_POOL: At = ("model.pooling.mode", "'anchor'");
+const LAST_LAYER: At = ("model.pooling.mode", "'last_layer_trainable'");
+const ALL_LAYERS: At = ("model.pooling.mode", "'multi_layer_trainable'");
+const LOG1P: At = ("model.pooling.score", "'log1p'");
+const LINEAR: At = ("model.pooling.score", "'linear'");
+const SQUARE: At = ("model.pooling.score", "'square'");
+const COLUMN_PRODUCT: At = ("model.pooling.score", "'column_product'");
+const BOTH_WAYS: At = ("model.attention", "'bidirectional'");
+const CAUSAL: At = ("model.attention", "'causal'");
+const BLENDED_ALONE: At = ("stages", "['blended']");
+const BLENDED_IN_BATCH: At = ("stage.blended.loss.in_batch", "true");
+const BLENDED_WITHOUT: At = ("stage.blended.loss.in_batch", "false");
+const REBUILT: At = ("stages", "['reconstruction', 'contrastive']");
+const REBUILT_ALONE: At = ("stages", "['reconstruction']");
+const CONTRASTIVE_ALONE: At = ("stages", "['contrastive']");
+const ALPHA: &str = "stage.reconstruction.reconstruction.alpha";
+const UNMOVED: At = ("stage.contrastive.lr", "1e-30");
+
+/// Whether a value is the expected one, or a table that has all of its fields.
+fn holds(actual: &Value, expected: &Value) -> bool {
+    match (actual, expected) {
+        (Value::Table(actual), Value::Table(expected)) => expected
+            .iter()
+            .all(|(key, value)| actual.get(key).is_some_and(|actual| holds(actual, value))),
+        (Value::Array(actual), Value::Array(expected)) => {
+            actual.len() == expected.len()
+                && actual.iter().zip(expected).all(|(actual, expected)| holds(actual, expected))
+        }
+        _ => same(actual, expected),
+    }
+}
+
+/// The recipes of a sweep's variants, each of which has what is said of it; `folder` has its recipe.
+fn check_sweep(name: &str, text: &str, folder: &str, said: &[Held]) -> Vec<Recipe> {
+    let sweep = Sweep::parse(text).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    let has: Vec<&str> = sweep.variants.iter().map(|variant| variant.name.as_str()).collect();
+    assert_eq!(has, said.iter().map(|one| one.0).collect::<Vec<_>>(), "{name}");
+    let mut wrong = Vec::new();
+    let mut recipes = Vec::new();
+    for (variant, (_, values)) in sweep.variants.iter().zip(said) {
+        let recipe = sweep
+            .recipe(variant, 1, Path::new(folder), &[])
+            .unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        let resolved = Value::try_from(&recipe).unwrap();
+        let running = Value::try_from(stages(&recipe)).unwrap();
+        for (path, expected) in *values {
+            let actual = if *path == "stages" { Some(&running) } else { field(&resolved, path) };
+            let table: toml::Table = toml::from_str(&format!("value = {expected}")).unwrap();
+            if !actual.is_some_and(|actual| holds(actual, &table["value"])) {
+                wrong.push(format!("{}: {path} is {actual:?}, not {expected}", variant.name));
+            }
+        }
+        recipes.push(recipe);
+    }
+    assert!(wrong.is_empty(), "{name}:\n{}", wrong.join("\n"));
+    recipes
+}
+
+/// Steps of all stages.
+fn steps(recipe: &Recipe) -> usize {
+    recipe.stages.iter().map(|stage| stage.steps).sum()
+}
+
+/// The papers' ablations, each as a variant of a shipped sweep.
 #[test]
 fn ablations() {
-    for (sweep, variants) in [
-        // NV-Embed, tables 2 and 3: pooling x mask.
-        (
-            "nv-pooling",
-            &[
-                "EOS, bidirectional",
-                "EOS, causal",
-                "mean, bidirectional",
-                "mean, causal",
-                "latent attention, bidirectional",
-                "latent attention, causal",
-                "self-attention, bidirectional",
-                "self-attention, causal",
-            ][..],
-        ),
-        // NV-Embed, table 4: stages, then data and labels.
-        ("stages", &["two stages", "reversed", "single, in-batch on", "single, in-batch off"]),
-        ("nv-data", &["S0", "S1", "S2", "S3", "S3, label-based"]),
-        // Negative Matters, table 3 and figure 3.
-        ("mgh-pooling", &["mean", "last token", "latent attention", "anchor"]),
-        (
-            "curriculum",
-            &[
-                "coarse to fine",
-                "fine to coarse",
-                "random",
-                "level 1 alone",
-                "level 2 alone",
-                "level 3 alone",
-                "level 4 alone",
-            ],
-        ),
-        // Anchor, tables 3, 4, 5 and 10.
-        (
-            "alpha",
-            &[
-                "alpha 0",
-                "alpha 0.2",
-                "alpha 0.5",
-                "alpha 0.8",
-                "alpha 1",
-                "no reconstruction",
-                "no reconstruction, as many steps as both",
-                "reconstruction alone",
-                "untrained",
-            ],
-        ),
-        // Pooling and Attention, section 4.1.
-        ("pooling", &["1:", "2:", "3:", "4:", "5:"]),
-    ] {
-        let text = SWEEPS.iter().find(|one| one.name == sweep).unwrap().text;
-        let has: Vec<String> =
-            Sweep::parse(text).unwrap().variants.into_iter().map(|variant| variant.name).collect();
-        for variant in variants {
-            assert!(
-                has.iter().any(|name| name.starts_with(variant)),
-                "{sweep}: {variant}: {has:?}"
-            );
+    const RETRIEVAL: &str = "stage.retrieval.data";
+    const HARD: &str = "stage.retrieval.hard_negatives";
+    const HALF: &str = "[{ path = 'made-up:retrieval', ratio = 0.5 }]";
+    const ALL: &str = "['made-up:retrieval', 'made-up:pairs']";
+    const BY_CLASS: &str =
+        "['made-up:retrieval', { path = 'made-up:classes', labels = 'names' }, 'made-up:pairs']";
+    const IN_BATCH: At = ("stage.retrieval.loss.in_batch", "true");
+    const LEVEL: &str = "stage.coarse to fine.curriculum";
+    const GIVEN: At = (LEVEL, "'given'");
+    let check = |name: &str, said: &[Held]| {
+        let text = SWEEPS.iter().find(|one| one.name == name).unwrap().text;
+        check_sweep(name, text, "", said)
+    };
+    // NV-Embed, tables 2 and 3: pooling x mask.
+    check(
+        "nv-pooling",
+        &[
+            ("EOS, bidirectional", &[EOS, BOTH_WAYS]),
+            ("EOS, causal", &[EOS, CAUSAL]),
+            ("mean, bidirectional", &[MEAN, BOTH_WAYS]),
+            ("mean, causal", &[MEAN, CAUSAL]),
+            ("latent attention, bidirectional", &[LATENT, BOTH_WAYS]),
+            ("latent attention, causal", &[LATENT, CAUSAL]),
+            ("self-attention, bidirectional", &[SELF, BOTH_WAYS]),
+            ("self-attention, causal", &[SELF, CAUSAL]),
+        ],
+    );
+    // NV-Embed, table 4: stages, with as many steps in each order; then data and labels.
+    let orders = check(
+        "stages",
+        &[
+            ("two stages", &[("stages", "['retrieval', 'blended']"), IN_BATCH, BLENDED_WITHOUT]),
+            ("reversed", &[("stages", "['blended', 'retrieval']"), IN_BATCH, BLENDED_WITHOUT]),
+            ("single, in-batch on", &[BLENDED_ALONE, BLENDED_IN_BATCH]),
+            ("single, in-batch off", &[BLENDED_ALONE, BLENDED_WITHOUT]),
+        ],
+    );
+    assert!(orders.iter().all(|recipe| steps(recipe) == steps(&orders[0])));
+    check(
+        "nv-data",
+        &[
+            ("S0, no hard negatives", &[(RETRIEVAL, HALF), (HARD, "0")]),
+            ("S1, hard negatives", &[(RETRIEVAL, HALF), (HARD, "1")]),
+            ("S2, more retrieval data", &[(RETRIEVAL, "['made-up:retrieval']"), (HARD, "1")]),
+            ("S3, synthetic data", &[(RETRIEVAL, ALL), (HARD, "1")]),
+            ("S3, label-based", &[(RETRIEVAL, ALL), ("stage.blended.data", BY_CLASS)]),
+        ],
+    );
+    // Negative Matters, table 3 and figure 3; level 1 is the hardest (section 2.1).
+    check(
+        "mgh-pooling",
+        &[
+            ("mean", &[MEAN, GIVEN]),
+            ("last token", &[EOS, GIVEN]),
+            ("latent attention", &[LATENT, GIVEN]),
+            ("anchor, log1p", &[ANCHOR_POOL, LOG1P, GIVEN]),
+            ("anchor, linear", &[ANCHOR_POOL, LINEAR, GIVEN]),
+            ("anchor, square", &[ANCHOR_POOL, SQUARE, GIVEN]),
+            ("anchor, column product", &[ANCHOR_POOL, COLUMN_PRODUCT, GIVEN]),
+        ],
+    );
+    check(
+        "curriculum",
+        &[
+            ("coarse to fine", &[ANCHOR_POOL, (LEVEL, "'coarse_to_fine'")]),
+            ("fine to coarse", &[ANCHOR_POOL, (LEVEL, "'fine_to_coarse'")]),
+            ("random", &[ANCHOR_POOL, (LEVEL, "'random'")]),
+            ("level 1 alone, the hardest", &[ANCHOR_POOL, (LEVEL, "{ fixed = 1 }")]),
+            ("level 2 alone", &[ANCHOR_POOL, (LEVEL, "{ fixed = 2 }")]),
+            ("level 3 alone", &[ANCHOR_POOL, (LEVEL, "{ fixed = 3 }")]),
+            ("level 4 alone, the easiest", &[ANCHOR_POOL, (LEVEL, "{ fixed = 4 }")]),
+        ],
+    );
+    // Anchor, tables 3, 4, 5 and 10.
+    let rebuilt = check(
+        "alpha",
+        &[
+            ("alpha 0", &[REBUILT, (ALPHA, "0.0")]),
+            ("alpha 0.2", &[REBUILT, (ALPHA, "0.2")]),
+            ("alpha 0.5", &[REBUILT, (ALPHA, "0.5")]),
+            ("alpha 0.8", &[REBUILT, (ALPHA, "0.8")]),
+            ("alpha 1", &[REBUILT, (ALPHA, "1.0")]),
+            ("no reconstruction", &[CONTRASTIVE_ALONE]),
+            ("no reconstruction, as many steps as both", &[CONTRASTIVE_ALONE]),
+            ("reconstruction alone", &[REBUILT_ALONE, (ALPHA, "0.2")]),
+            ("untrained", &[CONTRASTIVE_ALONE, UNMOVED]),
+        ],
+    );
+    let [both, without, as_many] = [1, 5, 6].map(|variant: usize| &rebuilt[variant]);
+    assert_eq!(steps(as_many), steps(both), "table 5");
+    assert_eq!(without.stages[0].steps, both.stages[1].steps, "table 10");
+    // Pooling and Attention, section 4.1.
+    check(
+        "pooling",
+        &[
+            ("1: EOS, causal", &[EOS, CAUSAL]),
+            ("2: last layer, causal", &[LAST_LAYER, CAUSAL]),
+            ("3: all layers, causal", &[ALL_LAYERS, CAUSAL]),
+            ("4: last layer, bidirectional", &[LAST_LAYER, BOTH_WAYS]),
+            ("5: all layers, bidirectional", &[ALL_LAYERS, BOTH_WAYS]),
+            ("mean, causal", &[MEAN, CAUSAL]),
+            ("mean, bidirectional", &[MEAN, BOTH_WAYS]),
+            ("anchor, bidirectional", &[ANCHOR_POOL, BOTH_WAYS]),
+        ],
+    );
+}
+
+/// Cells on a real language model: sweeps that `tests/reference/papers.py` reads, and claims that it holds them against.
+const EXPERIMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../recipes/experiments");
+
+/// Each sweep of the experiments, its variants in order.
+const CELLS: &[(&str, &[Held])] = &[
+    (
+        "frame",
+        &[
+            ("untrained-mean-causal", &[MEAN, CAUSAL, UNMOVED]),
+            ("untrained-mean-bidirectional", &[MEAN, BOTH_WAYS, UNMOVED]),
+            ("untrained-eos-causal", &[EOS, CAUSAL, UNMOVED]),
+        ],
+    ),
+    (
+        "nv-embed",
+        &[
+            (
+                "mean-bidirectional",
+                &[
+                    MEAN,
+                    BOTH_WAYS,
+                    CONTRASTIVE_ALONE,
+                    ("model.instruction", "'masked'"),
+                    (NEGATIVES, "1"),
+                    (SQUAD, "'data/train/squad.jsonl'"),
+                ],
+            ),
+            ("mean-causal", &[MEAN, CAUSAL, CONTRASTIVE_ALONE]),
+            ("eos-bidirectional", &[EOS, BOTH_WAYS, CONTRASTIVE_ALONE]),
+            ("eos-causal", &[EOS, CAUSAL, CONTRASTIVE_ALONE]),
+            ("latent-bidirectional", &[LATENT, BOTH_WAYS, CONTRASTIVE_ALONE]),
+            ("latent-causal", &[LATENT, CAUSAL, CONTRASTIVE_ALONE]),
+            ("self-attention-bidirectional", &[SELF, BOTH_WAYS, CONTRASTIVE_ALONE]),
+            ("instruction-pooled", &[MEAN, BOTH_WAYS, ("model.instruction", "'pooled'")]),
+            ("no-negatives", &[MEAN, BOTH_WAYS, (NEGATIVES, "0")]),
+            ("naive-negatives", &[MEAN, BOTH_WAYS, (SQUAD, "'data/naive/squad.jsonl'")]),
+            ("window-negatives", &[MEAN, BOTH_WAYS, (SQUAD, "'data/window/squad.jsonl'")]),
+            (
+                "two-stage",
+                &[
+                    LATENT,
+                    ("stages", "['contrastive', 'blended']"),
+                    ("stage.contrastive.loss.in_batch", "true"),
+                    BLENDED_WITHOUT,
+                    (EMOTION, "'examples'"),
+                ],
+            ),
+            ("reversed", &[LATENT, ("stages", "['blended', 'contrastive']"), BLENDED_WITHOUT]),
+            ("single-in-batch", &[LATENT, BLENDED_ALONE, BLENDED_IN_BATCH]),
+            ("single-no-in-batch", &[LATENT, BLENDED_ALONE, BLENDED_WITHOUT]),
+            (
+                "two-stage-labels",
+                &[LATENT, ("stages", "['contrastive', 'blended']"), (EMOTION, "'names'")],
+            ),
+        ],
+    ),
+    (
+        "mgh-ata",
+        &[
+            ("ata", &[ANCHOR_POOL, LOG1P, BOTH_WAYS, CONTRASTIVE_ALONE]),
+            ("ata-linear", &[ANCHOR_POOL, LINEAR, BOTH_WAYS, CONTRASTIVE_ALONE]),
+            ("ata-square", &[ANCHOR_POOL, SQUARE, BOTH_WAYS, CONTRASTIVE_ALONE]),
+            ("ata-column-product", &[ANCHOR_POOL, COLUMN_PRODUCT, BOTH_WAYS, CONTRASTIVE_ALONE]),
+            ("coarse-to-fine", &[ANCHOR_POOL, GRADED, (LEVELS, "'coarse_to_fine'"), ALONG]),
+            ("fine-to-coarse", &[ANCHOR_POOL, GRADED, (LEVELS, "'fine_to_coarse'"), ALONG]),
+            ("random-level", &[ANCHOR_POOL, GRADED, (LEVELS, "'random'"), ALONG]),
+            ("level-1", &[ANCHOR_POOL, GRADED, (LEVELS, "{ fixed = 1 }"), ALONG]),
+            ("level-2", &[ANCHOR_POOL, GRADED, (LEVELS, "{ fixed = 2 }"), ALONG]),
+            ("level-3", &[ANCHOR_POOL, GRADED, (LEVELS, "{ fixed = 3 }"), ALONG]),
+            ("level-4", &[ANCHOR_POOL, GRADED, (LEVELS, "{ fixed = 4 }"), ALONG]),
+            ("mntp", &[MEAN, BOTH_WAYS, ("stages", "['mntp', 'contrastive']")]),
+        ],
+    ),
+    (
+        "anchor",
+        &[
+            ("reconstruction", &[EOS, CAUSAL, REBUILT, (ALPHA, "0.2"), ALONG]),
+            ("no-reconstruction", &[EOS, CAUSAL, CONTRASTIVE_ALONE, ALONG]),
+            ("reconstruction-alone", &[EOS, CAUSAL, REBUILT_ALONE]),
+            ("only-q2d", &[EOS, CAUSAL, REBUILT, (ALPHA, "1.0")]),
+            ("only-d2q", &[EOS, CAUSAL, REBUILT, (ALPHA, "0.0")]),
+            ("alpha-0.5", &[EOS, CAUSAL, REBUILT, (ALPHA, "0.5")]),
+            ("alpha-0.8", &[EOS, CAUSAL, REBUILT, (ALPHA, "0.8")]),
+        ],
+    ),
+    (
+        "pooling-attn",
+        &[
+            ("design-2", &[LAST_LAYER, CAUSAL, CONTRASTIVE_ALONE]),
+            ("design-3", &[ALL_LAYERS, CAUSAL, CONTRASTIVE_ALONE]),
+            ("design-4", &[LAST_LAYER, BOTH_WAYS, CONTRASTIVE_ALONE]),
+            ("design-5", &[ALL_LAYERS, BOTH_WAYS, CONTRASTIVE_ALONE]),
+        ],
+    ),
+    (
+        "linq",
+        &[
+            ("blended-tasks", &[EOS, CAUSAL, TASKS, (SAMPLER, "'blended'")]),
+            ("homogeneous", &[EOS, CAUSAL, TASKS, (SAMPLER, "'homogeneous'")]),
+            ("ordered", &[EOS, CAUSAL, TASKS, (SAMPLER, "{ blocks = 5 }")]),
+            (
+                "ordered-then-mixed",
+                &[
+                    EOS,
+                    CAUSAL,
+                    ("stages", "['tasks', 'mixed']"),
+                    (SAMPLER, "{ blocks = 5 }"),
+                    ("stage.mixed.sampler", "'mixed'"),
+                ],
+            ),
+        ],
+    ),
+    (
+        "compression",
+        &[
+            ("magnitude-retrained", &[BLENDED_ALONE, SPARSE, (BASE, "'models/magnitude'")]),
+            ("wanda-retrained", &[BLENDED_ALONE, SPARSE, (BASE, "'models/wanda'")]),
+            ("sparsegpt-retrained", &[BLENDED_ALONE, SPARSE, (BASE, "'models/sparsegpt'")]),
+            (
+                "sparsegpt-distilled",
+                &[
+                    BLENDED_ALONE,
+                    SPARSE,
+                    (BASE, "'models/sparsegpt'"),
+                    ("stage.blended.distillation.teacher", "'models/two-stage'"),
+                    ("stage.blended.distillation.layers", "'appendix_a'"),
+                ],
+            ),
+        ],
+    ),
+];
+
+const SQUAD: &str = "sources.squad.path";
+const EMOTION: &str = "sources.emotion.labels";
+const NEGATIVES: &str = "stage.contrastive.hard_negatives";
+const LEVELS: &str = "stage.graded.curriculum";
+const GRADED: At = ("stages", "['graded']");
+const SAMPLER: &str = "stage.tasks.sampler";
+const TASKS: At = ("stages", "['tasks']");
+const ALONG: At = ("eval.suite", "'suite.toml'");
+const BASE: &str = "model.base";
+const SPARSE: At = ("model.keep_zeros", "true");
+
+#[test]
+fn cells_of_the_experiments() {
+    let mut cells: Vec<(&str, Recipe)> = Vec::new();
+    for (name, said) in CELLS {
+        let text = read_small(&Path::new(EXPERIMENTS).join(format!("{name}.toml"))).unwrap();
+        let names = said.iter().map(|cell| cell.0);
+        cells.extend(names.zip(check_sweep(name, &text, EXPERIMENTS, said)));
+    }
+    for (i, (name, recipe)) in cells.iter().enumerate() {
+        let twin = cells[..i].iter().find(|other| other.1 == *recipe);
+        assert!(twin.is_none(), "{name} is {:?} again", twin.map(|other| other.0));
+        // All spend as much, but for these.
+        let budget = match *name {
+            "no-reconstruction" | "reconstruction-alone" => 75,
+            _ if name.starts_with("untrained-") => 1,
+            _ if recipe.model.keep_zeros => 75,
+            _ => 150,
+        };
+        assert_eq!(steps(recipe), budget, "{name}");
+    }
+
+    // No sweep is there that nothing reads, and claims are of cells.
+    let mut files: Vec<String> = std::fs::read_dir(EXPERIMENTS)
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+        .filter_map(|name| name.strip_suffix(".toml").map(String::from))
+        .collect();
+    files.sort_unstable();
+    let mut known: Vec<&str> = CELLS.iter().map(|sweep| sweep.0).collect();
+    known.extend(["claims", "smollm2", "suite"]);
+    known.sort_unstable();
+    assert_eq!(files, known);
+    let claims = read_small(&Path::new(EXPERIMENTS).join("claims.toml")).unwrap();
+    let claims: toml::Table = toml::from_str(&claims).unwrap();
+    let texts = |value: &Value| -> Vec<String> {
+        value.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_string()).collect()
+    };
+    // What trains nothing is named in papers.py; `tests/python/test_papers.py` asks it.
+    let order = texts(&claims["order"]);
+    for (i, name) in order.iter().enumerate() {
+        assert!(!order[..i].contains(name), "{name} is in the order twice");
+    }
+    assert!(cells.iter().all(|(name, _)| order.iter().any(|one| one == name)));
+    for claim in claims["claim"].as_array().unwrap() {
+        let name = claim["name"].as_str().unwrap();
+        for side in ["a", "b"] {
+            let cell = claim[side].as_str().unwrap();
+            assert!(order.iter().any(|one| one == cell), "{name}: there is no cell {cell}");
         }
+        assert_ne!(claim["a"], claim["b"], "{name}");
+        let sign = claim.get("sign").map_or(1, |sign| sign.as_integer().unwrap());
+        assert!([-1, 1].contains(&sign), "{name}");
     }
 }

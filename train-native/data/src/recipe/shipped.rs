@@ -80,6 +80,21 @@ mod tests {
     }
 
     #[test]
+    fn sources_of_one_file_are_of_one_kind_and_differ_in_fields() {
+        for one in SHIPPED {
+            let recipe = Recipe::parse(one.text).unwrap();
+            let sources: Vec<_> = recipe.sources.values().collect();
+            for (i, a) in sources.iter().enumerate() {
+                for b in sources[i + 1..].iter().filter(|b| a.path == b.path) {
+                    assert_eq!(a.labels, b.labels, "{}: {}", one.name, a.path);
+                    let has_fields = !a.fields.is_empty() && !b.fields.is_empty();
+                    assert!(has_fields && a.fields != b.fields, "{}: {}", one.name, a.path);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_five_designs_differ_in_pooling_and_mask_alone() {
         for ending in ["", "-small"] {
             let designs: Vec<Recipe> = (1..=5)

@@ -17,6 +17,16 @@ pub enum Labels {
     Names,
 }
 
+impl Labels {
+    /// Its name in a recipe.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Examples => "examples",
+            Self::Names => "names",
+        }
+    }
+}
+
 /// The prompt of an instruction where the model has no format of its own (E5-Mistral,
 /// arXiv:2401.00368, section 3.2; NV-Embed's release).
 pub const INSTRUCTION_FORMAT: &str = "Instruct: {instruction}\nQuery: ";
@@ -84,9 +94,9 @@ pub struct DataSource {
     /// Put before its documents, as it is; the model's "document" prompt where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document_prompt: Option<String>,
-    /// Labelled texts and `made-up:classes`: how they become triplets.
-    #[serde(default)]
-    pub labels: Labels,
+    /// Labelled texts and `made-up:classes`: how they become triplets; by example where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<Labels>,
     /// Scored pairs: the least score of a positive pair (NV-Embed's 4 of 5, arXiv:2405.17428,
     /// section 4.2).
     #[serde(default = "default_threshold")]
@@ -192,6 +202,17 @@ pub(super) struct Uses {
     pub(super) alike: bool,
 }
 
+impl Uses {
+    /// What two stages use together.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            prompts: self.prompts || other.prompts,
+            in_batch: self.in_batch || other.in_batch,
+            alike: self.alike || other.alike,
+        }
+    }
+}
+
 impl DataSource {
     /// Fields that say nothing to an objective.
     pub(super) fn unused(&self, uses: Uses) -> Vec<&'static str> {
@@ -206,6 +227,21 @@ impl DataSource {
             ("both_directions", !alike && !self.both_directions),
         ];
         fields.iter().filter(|(_, unused)| *unused).map(|(field, _)| *field).collect()
+    }
+
+    /// Leaves out the fields that [`Self::unused`] names.
+    pub(super) fn forget_unused(&mut self, uses: Uses) {
+        let Uses { prompts, in_batch, alike } = uses;
+        if !prompts {
+            self.instructions.clear();
+            (self.query_prompt, self.document_prompt, self.symmetric) = (None, None, false);
+        }
+        if !in_batch {
+            self.in_batch = None;
+        }
+        if !alike {
+            (self.threshold, self.both_directions) = (default_threshold(), yes());
+        }
     }
 
     fn has_threshold(&self) -> bool {
@@ -282,7 +318,13 @@ mod tests {
         let plain = Uses { prompts: false, ..all };
         let alone = Uses { in_batch: false, ..all };
         let scores = Uses { alike: false, ..all };
-        let unused = |text: &str, uses| source(text).unwrap().unused(uses);
+        let unused = |text: &str, uses| {
+            let mut source = source(text).unwrap();
+            let unused = source.unused(uses);
+            source.forget_unused(uses);
+            assert!(source.unused(uses).is_empty(), "{text}");
+            unused
+        };
         let prompted = "instructions = ['find']\nsymmetric = true\nin_batch = false";
         assert_eq!(unused(prompted, plain), ["instructions", "symmetric"]);
         assert_eq!(unused(prompted, alone), ["in_batch"]);
@@ -292,6 +334,8 @@ mod tests {
         assert_eq!(unused(pairs, scores), ["threshold", "both_directions"]);
         assert!(unused(pairs, all).is_empty());
         assert!(unused("threshold = 4.0\nboth_directions = true", scores).is_empty());
+        assert!(unused(prompted, plain.or(alone)).is_empty());
+        assert_eq!(unused(prompted, plain.or(plain)), ["instructions", "symmetric"]);
     }
 
     #[test]

@@ -81,6 +81,12 @@ impl Table {
         self.metadata.schema().fields().iter().map(|field| field.name().as_str()).collect()
     }
 
+    /// An entry of the file's metadata.
+    pub(crate) fn entry(&self, key: &str) -> Option<String> {
+        let entries = self.metadata.metadata().file_metadata().key_value_metadata()?;
+        entries.iter().find(|entry| entry.key == key)?.value.clone()
+    }
+
     /// The rows with some of the columns, or all. Texts and bytes come as views, which share what a
     /// dictionary says once.
     ///

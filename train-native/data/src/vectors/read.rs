@@ -10,10 +10,10 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Float32Type;
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
-use kiln_embed::checkpoint::{Directory, Weights};
+use kiln_embed::checkpoint::{Directory, Weights, safetensors_metadata};
 
 use super::npy::{self, Header};
-use super::{EMBEDDING, VectorFormat, VectorRow};
+use super::{DESCRIPTION, EMBEDDING, VectorFormat, VectorRow};
 use crate::text::parquet::{Table, text};
 use crate::text::{Stream, behind_mark, numbered, open, short};
 
@@ -191,11 +191,31 @@ fn batch_rows(batch: &RecordBatch, first: usize, label: &str) -> Result<Vec<Resu
     Ok((0..batch.num_rows()).map(row).collect())
 }
 
+/// What a file says about its vectors ([`super::VectorWriter::describe`]), if anything.
+///
+/// # Errors
+/// The file cannot be opened, or is none of vectors.
+pub fn description(path: &Path) -> Result<Option<String>> {
+    match VectorFormat::of(path)? {
+        VectorFormat::Npy | VectorFormat::JsonLines => Ok(None),
+        VectorFormat::Parquet => {
+            Ok(Table::open(path, &path.display().to_string())?.entry(DESCRIPTION))
+        }
+        VectorFormat::Safetensors => {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let metadata = safetensors_metadata(&folder_of(path)?, &name)?;
+            Ok(metadata[DESCRIPTION].as_str().map(String::from))
+        }
+    }
+}
+
+fn folder_of(path: &Path) -> Result<Directory> {
+    Ok(Directory::new(super::folder_of(path))?)
+}
+
 fn safetensors_rows(path: &Path) -> Result<Stream<Placed>> {
     let label = path.display().to_string();
-    let folder = Directory::new(
-        path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")),
-    )?;
+    let folder = folder_of(path)?;
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let mut weights = Weights::open(&folder, &stem)?;
     let shape = weights.tensors().get(EMBEDDING).map(|info| info.shape.clone());

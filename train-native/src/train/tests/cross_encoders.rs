@@ -1,4 +1,10 @@
-//! Cross-encoders: whole batches, chunks, GradCache, recomputed blocks, adapters and devices give one gradient.
+//! Cross-encoders, decoders among them: whole batches, chunks, GradCache, recomputed blocks, adapters and devices give one
+//! gradient.
+
+use std::path::Path;
+
+use kiln_embed::checkpoint::{Directory, LoadOptions};
+use kiln_embed::reranker::{Reranker, ScoreActivation};
 
 use super::*;
 use crate::recipe::{Rerank, RerankLoss};
@@ -46,6 +52,25 @@ fn pair_model(recipe: &Recipe, stage: usize) -> (ModelParts<B>, TrainModel<B>) {
     (parts, train_model)
 }
 
+/// A decoder that answers yes or no, by the table or by a language-model head of its own.
+fn decoder(recipe: &Recipe, stage: usize, tied: bool) -> (ModelParts<B>, TrainModel<B>) {
+    let device = Default::default();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/rerankers/qwen3");
+    let (folder, options) = (Directory::new(folder).unwrap(), LoadOptions::default());
+    let fresh = ScoreActivation::Sigmoid;
+    let reranker = Reranker::<Flex>::for_training(&folder, &options, fresh, &device).unwrap();
+    let (parts, mut train_model) = start::<B>(Trained::Reranker(reranker), None);
+    if !tied {
+        let table = train_model.backbone().token_embedding().flip([0]).detach();
+        train_model.lm_head = Some(Param::from_tensor(table));
+    }
+    let mut train_model = enter_stage(train_model, recipe, stage, None, &device).unwrap();
+    if stage == 1 {
+        train_model = train_model.map(&mut Shake);
+    }
+    (parts, train_model)
+}
+
 /// Four queries, each with its positive and a negative, and a score of each.
 fn scored_batch() -> Batch {
     let text = |text: &&str| Text { prompt: "".into(), text: text.to_string() };
@@ -72,6 +97,7 @@ fn pair_loss(
 ) -> BatchLoss {
     let context = StepContext {
         tokenizer: &parts.tokenizer,
+        input: &parts.input,
         runner: chunk_runner::<B>(compute),
         device: &parts.device,
         group,
@@ -92,13 +118,22 @@ fn by_one_graph(train_model: &TrainModel<B>, parts: &ModelParts<B>) -> (f64, Vec
         .iter()
         .zip(&batch.documents)
         .map(|(&query, document)| {
-            parts.tokenizer.encode_pair(&batch.queries[query].text, &document.text).unwrap()
+            let query = &batch.queries[query].text;
+            parts.input.tokenize(&parts.tokenizer, query, &document.text).unwrap()
         })
         .collect();
     let tokens = parts.tokenizer.pad(&tokens.iter().collect::<Vec<_>>());
     let input = ModelInput::new(&tokens, &parts.device);
     let pooled = train_model.model.forward(&input).unwrap().0;
-    let scores = train_model.score_head.as_ref().unwrap().forward_rows(pooled);
+    let scores = match (&train_model.score_head, train_model.answer) {
+        (Some(head), _) => head.forward_rows(pooled),
+        (None, answer) => {
+            // Of the logits of all tokens.
+            let (answer, logits) = (answer.unwrap(), train_model.logits(pooled));
+            let of = |token: u32| logits.clone().narrow(1, token as usize, 1);
+            of(answer.token) - of(answer.other.unwrap())
+        }
+    };
     let labels: Vec<f64> = batch.scores.iter().map(|score| f64::from(score.unwrap())).collect();
     let loss = kiln_embed::loss::binary_cross_entropy(scores.reshape([labels.len()]), &labels, 1.0);
     let value = f64::from(loss.clone().into_scalar());
@@ -133,6 +168,55 @@ fn chunks_of_pairs_give_the_gradient_of_one_graph() {
             assert!((value - whole).abs() < 1e-5, "{loss:?}: {value} {whole}");
             assert!(error < near(loss), "{loss:?}, chunks of {chunk}, {cached}, {blocks}: {error}");
         }
+    }
+}
+
+#[test]
+fn chunks_of_a_decoders_pairs_give_the_gradient_of_one_graph_through_all_logits() {
+    let recipe = recipe_of_pairs("lora = { rank = 4, dropout = 0.0, targets = ['all-linear'] }");
+    let (single, loss) = (DeviceGroup::single(), RerankLoss::BinaryCrossEntropy);
+    for (stage, tied) in [(0, true), (0, false), (1, true), (1, false)] {
+        let (parts, train_model) = decoder(&recipe, stage, tied);
+        let trained = parameters(&train_model).into_iter().filter(|one| one.trains);
+        let trained: Vec<String> = trained.map(|one| one.path).collect();
+        // Adapters leave the language-model head, and the table, as they are.
+        assert_eq!(trained.contains(&"lm_head".to_string()), stage == 0 && !tied, "{trained:?}");
+        assert_eq!(trained.iter().all(|path| path.contains("adapters")), stage == 1);
+        let (whole, expected) = by_one_graph(&train_model, &parts);
+        for (chunk, cached, blocks, scale) in [
+            (64, false, false, 1.0),
+            (3, true, false, 1.0),
+            (3, true, true, 1.0),
+            (2, false, false, 64.0),
+        ] {
+            let compute = compute(chunk, cached, blocks);
+            let found = pair_loss(&train_model, &parts, &compute, loss, &single, scale);
+            let error = difference(&expected, &flat(&train_model, &found.gradients));
+            assert!((found.loss - whole).abs() < 1e-5 * whole.max(1.0), "{} {whole}", found.loss);
+            assert!(error < 1e-4, "stage {stage}, {tied}, {chunk}, {cached}, {blocks}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_trained_decoder_scores_by_the_logits_of_its_new_weights() {
+    let recipe = recipe_of_pairs("");
+    for tied in [true, false] {
+        let (parts, train_model) = decoder(&recipe, 0, tied);
+        let train_model = train_model.map(&mut Shake);
+        let Trained::Reranker(reranker) = parts.trained(&train_model).unwrap() else {
+            panic!("it is a reranker");
+        };
+        let (query, text) = (TEXTS[0], TEXTS[4]);
+        let tokens = parts.input.tokenize(&parts.tokenizer, query, text).unwrap();
+        let input = ModelInput::new(&parts.tokenizer.pad(&[&tokens]), &parts.device);
+        let state = train_model.model.forward(&input).unwrap().0;
+        let logits = train_model.logits(state).into_data().to_vec::<f32>().unwrap();
+        let answer = train_model.answer.unwrap();
+        let [yes, no] = [answer.token, answer.other.unwrap()].map(|id| logits[id as usize]);
+        let reranker = reranker.with_activation(ScoreActivation::Identity);
+        let score = reranker.scores(&[(query, text)]).unwrap()[0];
+        assert!((score - (yes - no)).abs() < 1e-4 * score.abs().max(1.0), "{score} {yes} {no}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! The objectives that write tokens, beside their definitions, whole and in parts.
 
+use kiln_embed::loss::Reduction;
+
 use super::*;
 use crate::train::mntp::mntp;
 use crate::train::reconstruction::reconstruction;
@@ -14,6 +16,7 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
         let runner = chunk_runner::<B>(&compute(chunk, false, blocks));
         let context = StepContext {
             tokenizer: &parts.tokenizer,
+            input: &parts.input,
             runner,
             device: &parts.device,
             group: &group,
@@ -36,38 +39,117 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
         assert!(error < 1e-5 && (cut.loss - both.loss).abs() < 1e-5, "{chunk} {blocks}: {error}");
     }
 
-    // By hand, text by text: [e_Q ; d_1 .. d_{m-1}] predicts d_1 .. d_m.
+    let queries: Vec<_> = TEXTS[..4].iter().map(|text| ("", *text)).collect();
+    let documents: Vec<_> = TEXTS[4..].iter().map(|text| ("", *text)).collect();
+    let written = written_by_hand(&parts, &train_model, &queries, &documents, false);
+    let (sum, count) = total(&written);
+    assert!((forward.loss - sum / count).abs() < 1e-4, "{} {}", forward.loss, sum / count);
+}
+
+/// By hand, text by text: [e_Q ; d_1 .. d_{m-1}] predicts d_1 .. d_m. Of each text that is written, the summed loss and how
+/// many tokens. Texts stand behind their prompts.
+fn written_by_hand(
+    parts: &ModelParts<B>,
+    train_model: &TrainModel<B>,
+    read: &[(&str, &str)],
+    written: &[(&str, &str)],
+    eos: bool,
+) -> Vec<(f64, usize)> {
     let inner = train_model.model.valid();
-    let (mut sum, mut count) = (0.0, 0);
-    for (query, document) in TEXTS[..4].iter().zip(&TEXTS[4..]) {
-        use kiln_embed::config::AttentionMode::Causal;
-        let read = parts.tokenizer.encode("", query).unwrap();
+    let causal = AttentionMode::Causal;
+    let of_pair = |(read, written): (&(&str, &str), &(&str, &str))| {
+        let read = parts.tokenizer.encode(read.0, read.1).unwrap();
         let input = ModelInput::<Flex>::new(&parts.tokenizer.pad(&[&read]), &parts.device);
-        let states = inner.backbone().forward(&input, Causal, Default::default()).last;
+        let states = inner.backbone().forward(&input, causal, Default::default()).last;
         let state = states.narrow(1, read.ids.len() - 1, 1);
-        let write = parts.tokenizer.encode("", document).unwrap();
-        let target = &write.ids[1..write.ids.len() - 1];
+        let written = parts.tokenizer.encode(written.0, written.1).unwrap();
+        // The text's own tokens, after BOS and a prompt, and before EOS, unless that is written too.
+        let end = written.ids.len() - usize::from(!eos);
+        let target = &written.ids[written.content.start..end];
         let ids = parts.tokenizer.pad_right(&[target]);
         let embedded = inner.backbone().embed_tokens(&ModelInput::<Flex>::new(&ids, &parts.device));
         let x = Tensor::cat(vec![state, embedded.narrow(1, 0, target.len() - 1)], 1);
         let input = ModelInput::<Flex>::new(&ids, &parts.device);
         let states =
-            inner.backbone().forward_embeddings(x, &input, Causal, Default::default()).last;
-        let logits =
-            states.squeeze_dim::<2>(0).matmul(inner.backbone().token_embedding().transpose());
-        let log =
-            burn::tensor::activation::log_softmax(logits, 1).into_data().to_vec::<f32>().unwrap();
-        for (i, &id) in target.iter().enumerate() {
-            sum -= f64::from(log[i * 320 + id as usize]);
-            count += 1;
+            inner.backbone().forward_embeddings(x, &input, causal, Default::default()).last;
+        let table = inner.backbone().token_embedding();
+        let logits = states.squeeze_dim::<2>(0).matmul(table.transpose());
+        let log = burn::tensor::activation::log_softmax(logits, 1);
+        let log = log.into_data().to_vec::<f32>().unwrap();
+        let of_token = |(i, id): (usize, &u32)| -f64::from(log[i * 320 + *id as usize]);
+        (target.iter().enumerate().map(of_token).sum::<f64>(), target.len())
+    };
+    read.iter().zip(written).map(of_pair).collect()
+}
+
+/// Losses and tokens of all texts.
+fn total(written: &[(f64, usize)]) -> (f64, f64) {
+    (written.iter().map(|one| one.0).sum(), written.iter().map(|one| one.1 as f64).sum())
+}
+
+#[test]
+fn reconstruction_reads_writes_and_sums_as_its_fields_say() {
+    const PROMPTS: [&str; 2] = ["find: ", "told: "];
+    const ALPHA: f64 = 0.3;
+    let mut recipe = recipe("{ mode = 'last_token' }", "");
+    recipe.model.attention = Some(AttentionMode::Causal);
+    let (parts, train_model) = train_model(&recipe, 0);
+    let mut batch = batch();
+    batch.queries.iter_mut().for_each(|text| text.prompt = PROMPTS[0].into());
+    batch.documents.iter_mut().for_each(|text| text.prompt = PROMPTS[1].into());
+    let group = DeviceGroup::single();
+    let mut losses: Vec<f64> = Vec::new();
+    for (instructions, predict_eos, reduction) in [
+        (false, false, Reduction::TokenMean),
+        (true, false, Reduction::TokenMean),
+        (false, false, Reduction::TokenSum),
+        // EOS is one more token: much in a sum, next to nothing in a mean.
+        (false, true, Reduction::TokenSum),
+        (true, true, Reduction::TokenSum),
+    ] {
+        let what = format!("instructions {instructions}, EOS {predict_eos}, {reduction:?}");
+        let prompts = if instructions { PROMPTS } else { [""; 2] };
+        let texts = |side: usize, texts: &[&'static str]| -> Vec<(&str, &str)> {
+            texts.iter().map(|text| (prompts[side], *text)).collect()
+        };
+        let (queries, documents) = (texts(0, &TEXTS[..4]), texts(1, &TEXTS[4..]));
+        let by_hand = |read: &[(&str, &str)], written: &[(&str, &str)]| {
+            let written = written_by_hand(&parts, &train_model, read, written, predict_eos);
+            let (sum, count) = total(&written);
+            match reduction {
+                Reduction::TokenMean => sum / count,
+                Reduction::TokenSum => sum / written.len() as f64,
+            }
+        };
+        let (forward, back) = (by_hand(&queries, &documents), by_hand(&documents, &queries));
+        let expected = ALPHA * forward + (1.0 - ALPHA) * back;
+
+        let settings = crate::recipe::Reconstruction {
+            alpha: ALPHA,
+            reduction,
+            predict_eos,
+            instructions,
+            ..Default::default()
+        };
+        for (chunk, blocks) in [(16, false), (2, false), (2, true)] {
+            let context = StepContext {
+                tokenizer: &parts.tokenizer,
+                input: &parts.input,
+                runner: chunk_runner::<B>(&compute(chunk, false, blocks)),
+                device: &parts.device,
+                group: &group,
+                teacher: None,
+                scale: 1.0,
+            };
+            let actual = reconstruction(&train_model, &batch, &settings, &context, 4).unwrap();
+            let error = (actual.loss - expected).abs() / expected;
+            assert!(error < 3e-5, "{what}, {chunk} {blocks}: {} {expected}", actual.loss);
         }
+        // None of the fields is without effect.
+        let known = losses.iter().any(|loss| (loss - expected).abs() < 1e-4 * expected);
+        assert!(!known, "{what}: {expected} {losses:?}");
+        losses.push(expected);
     }
-    assert!(
-        (forward.loss - sum / f64::from(count)).abs() < 1e-4,
-        "{} {}",
-        forward.loss,
-        sum / f64::from(count)
-    );
 }
 
 #[test]
@@ -77,6 +159,7 @@ fn a_batch_without_a_token_to_mask_teaches_nothing() {
     let group = DeviceGroup::single();
     let context = StepContext {
         tokenizer: &parts.tokenizer,
+        input: &parts.input,
         runner: chunk_runner::<B>(&compute(3, false, false)),
         device: &parts.device,
         group: &group,
@@ -102,6 +185,7 @@ fn masked_tokens_are_predicted_from_the_state_before_them() {
         let run = |mask: f64, chunk: usize, blocks: bool, scale: f64| {
             let context = StepContext {
                 tokenizer: &parts.tokenizer,
+                input: &parts.input,
                 runner: chunk_runner::<B>(&compute(chunk, false, blocks)),
                 device: &parts.device,
                 group: &group,

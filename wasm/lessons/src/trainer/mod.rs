@@ -223,7 +223,12 @@ impl<B: TrainingBackend> Trainer<B> {
 
 /// A model whose adapters alone learn.
 fn trainable<B: TrainingBackend>(model: EmbeddingModel<B>) -> Box<TrainModel<B>> {
-    let train_model =
-        TrainModel { model, lm_head: None, projections: Vec::new(), score_head: None };
+    let train_model = TrainModel {
+        model,
+        lm_head: None,
+        projections: Vec::new(),
+        score_head: None,
+        answer: None,
+    };
     Box::new(set_trainable::<B, _>(train_model, Trains::AdaptersAlone))
 }

@@ -56,13 +56,15 @@ fn embedder(model: &NamedModel, folder: &Folder) {
             continue;
         }
         let file = folder.arg("small.kiln");
+        // The copies that are named after families alone have rows of 40.
+        let scheme = format!("{scheme}{}", if name.contains('/') { "" } else { ":8" });
         kiln(&[
             "--quiet",
             "quantize",
             "-m",
             &base,
             "-s",
-            scheme,
+            &scheme,
             "-o",
             &folder.arg("small"),
             "--overwrite",

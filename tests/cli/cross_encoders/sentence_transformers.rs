@@ -65,7 +65,9 @@ fn a_step_is_the_one_that_sentence_transformers_takes() {
             }
         }
         for (found, after) in found.iter().zip(&after) {
-            assert!((found - after).abs() < most, "{run}: {found} {after}");
+            // What is shown is the sigmoid of a score in f32, which says little of a large one.
+            let rounded = f64::from(f32::EPSILON) * (2.0 + after.exp());
+            assert!((found - after).abs() < most + rounded, "{run}: {found} {after}");
         }
     }
 }

@@ -177,13 +177,24 @@ impl Case {
     }
 }
 
+/// How a block is computed.
+#[derive(Default)]
+struct Way {
+    /// As on GPUs, rather than by the CPU's own block.
+    on_device: bool,
+    /// Without what nobody reads.
+    unread: bool,
+    /// From an input of which each third number's last bit is the other.
+    is_nudged: bool,
+}
+
 /// The gradient of the input, then all others, then the output, at tokens; whether each tensor of the block has one.
 fn results(
     case: Case,
     seq: usize,
     precision: MatmulPrecision,
     causal: bool,
-    [on_device, unread]: [bool; 2],
+    way: Way,
 ) -> Vec<(String, Vec<f32>)> {
     let device = Default::default();
     let mut numbers = Numbers(case.adapters as f32);
@@ -211,21 +222,31 @@ fn results(
         Tensor::<Flex, 4>::from_data(TensorData::new(values, [1, 1, seq, 2 * half]), &device)
     };
     let angles = case.rotates.then(|| (table(f32::cos), table(f32::sin)));
-    let seen = Seen { rows: &rows, angles: angles.as_ref(), mask: Some(&mask), bias: None, unread };
+    let seen = Seen {
+        rows: &rows,
+        angles: angles.as_ref(),
+        mask: Some(&mask),
+        bias: None,
+        unread: way.unread,
+    };
     let tokens = |values: Vec<f32>| -> Vec<f32> {
         let inside = |i: usize| rows[i / HIDDEN / seq].contains(&(i / HIDDEN % seq));
         values.into_iter().enumerate().map(|(i, x)| if inside(i) { x } else { 0.0 }).collect()
     };
     let shape = [BATCH, seq, HIDDEN];
     let states = |values: Vec<f32>| Primitive::from_data(TensorData::new(tokens(values), shape));
-    let x = states(numbers.values(BATCH * seq * HIDDEN));
+    let mut x = numbers.values(BATCH * seq * HIDDEN);
+    if way.is_nudged {
+        x.iter_mut().step_by(3).for_each(|x| *x = f32::from_bits(x.to_bits() ^ 1));
+    }
+    let x = states(x);
     let gradient = states(numbers.values(BATCH * seq * HIDDEN));
     let mut count = 0;
     let wanted = block.clone().map(|_| {
         count += 1;
         true
     });
-    let (y, of_x, of_block) = if on_device {
+    let (y, of_x, of_block) = if way.on_device {
         let (y, tape) = super::forward::<Flex>(x, &block, seen, true).unwrap();
         let (of_x, of_block) = super::backward::<Flex>(&tape.unwrap(), &block, gradient, wanted);
         (y, of_x, of_block)
@@ -254,21 +275,30 @@ fn assert_close(cases: &[Case], seq: usize, allowed: f64, precision: MatmulPreci
         |case: &Case| precision == MatmulPrecision::F32 || case.activation != Activation::Relu;
     for (number, case) in cases.iter().enumerate().filter(|(_, case)| smooth(case)) {
         for causal in [false, true] {
-            let expected = results(*case, seq, precision, causal, [false; 2]);
-            let actual = results(*case, seq, precision, causal, [true, false]);
+            let of = |way| results(*case, seq, precision, causal, way);
+            let expected = of(Way::default());
+            let actual = of(Way { on_device: true, ..Way::default() });
+            let nudged = of(Way { is_nudged: true, ..Way::default() });
             let whole = expected
                 .iter()
                 .map(|(_, values)| size(&mut values.iter().map(|x| f64::from(*x))))
                 .fold(0.0, f64::max);
             assert_eq!(expected.len(), actual.len());
-            for ((name, expected), (_, actual)) in expected.iter().zip(&actual) {
+            for ((name, expected), ((_, actual), (_, nudged))) in
+                expected.iter().zip(actual.iter().zip(&nudged))
+            {
                 assert_eq!(expected.len(), actual.len(), "{name}");
-                let pairs = expected.iter().zip(actual);
-                let far = size(&mut pairs.map(|(a, b)| f64::from(*a) - f64::from(*b)));
+                let far = |from: &[f32]| {
+                    let pairs = expected.iter().zip(from);
+                    size(&mut pairs.map(|(a, b)| f64::from(*a) - f64::from(*b)))
+                };
                 let own = size(&mut expected.iter().map(|x| f64::from(*x)));
+                // Sharp weights of attention turn a last bit of the input into much more.
+                let bound = (allowed * (own + 0.1 * whole)).max(2.0 * far(nudged));
                 assert!(
-                    far <= allowed * (own + 0.1 * whole),
-                    "case {number} {case:?} of {seq} tokens, causal {causal}: {name} is {far:e} off, of {own:e}"
+                    far(actual) <= bound,
+                    "case {number} {case:?} of {seq} tokens, causal {causal}: {name} is {:e} off, of {own:e}; {bound:e} is allowed",
+                    far(actual)
                 );
             }
         }
@@ -282,9 +312,7 @@ fn the_gradients_are_those_of_the_cpus_own_block() {
 
 #[test]
 fn texts_of_several_tiles_have_them_too() {
-    // On AArch64 products sum in another order: 4.0e-5 was seen.
-    let allowed = if cfg!(target_arch = "aarch64") { 1e-4 } else { 2e-5 };
-    assert_close(&LONG_CASES, LONG, allowed, MatmulPrecision::F32);
+    assert_close(&LONG_CASES, LONG, 2e-5, MatmulPrecision::F32);
 }
 
 #[test]
@@ -296,8 +324,10 @@ fn in_bf16_they_are_so_but_for_rounding() {
 #[test]
 fn a_block_that_nobody_reads_has_the_same_gradients() {
     for (number, case) in CASES.iter().enumerate() {
-        let [read, unread] = [false, true]
-            .map(|unread| results(*case, SEQ, MatmulPrecision::F32, true, [true, unread]));
+        let [read, unread] = [false, true].map(|unread| {
+            let way = Way { on_device: true, unread, ..Way::default() };
+            results(*case, SEQ, MatmulPrecision::F32, true, way)
+        });
         let [_, inside, after] = case.norms;
         assert_eq!(read[0] == unread[0], inside || after, "case {number} {case:?}");
         assert_eq!(read[1..], unread[1..], "case {number} {case:?}");

@@ -447,6 +447,16 @@ test("a plain folder, whose optional files are not all there, loads without the 
   assert.deepEqual(await load(), first);
 });
 
+test("a folder as it was trained, which has no manifest, loads with the weights of its pooling head", async () => {
+  const trained = native("native-bf16.jsonl");
+  const vectors = await page.evaluate(async (texts) => {
+    const model = await window.kiln.Embedder.load("/models/quickstart/model");
+    return (await model.embed(texts)).map((vector) => [...vector]);
+  }, texts);
+  // The same weights, which bf16 rounds in the other.
+  for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, trained[at]) > 0.999, `${texts[at]}: ${cosine(vector, trained[at])}`);
+});
+
 test("a run stops when told to, the page goes on meanwhile, and the next run works", async () => {
   const found = await page.evaluate(async ([url, texts]) => {
     const model = await window.kiln.Embedder.load(url);

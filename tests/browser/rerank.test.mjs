@@ -22,7 +22,7 @@ withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODEL
 const pairs = read("rerankers/pairs.json");
 const sigmoid = (score) => 1 / (1 + Math.exp(-score));
 
-for (const family of ["bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "distilbert", "mpnet", "modernbert", "gte", "qwen3", "gemma"]) {
+for (const family of ["bert", "roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "distilbert", "mpnet", "modernbert", "nomic-bert", "gte", "qwen3", "gemma"]) {
   test(`${family} scores pairs as sentence-transformers does`, async () => {
     const expected = read(`rerankers/${family}/scores.json`).map(sigmoid);
     const { scores, info } = await page.evaluate(
@@ -81,6 +81,24 @@ test("an embedder is no reranker, and a reranker no embedder", async () => {
   for (let time = 0; time < 2; time++) assert.match(await said("Embedder", "/fixtures/rerankers/bert"), /^RangeError: .*kiln rerank/);
   assert.equal(server.seen.filter(({ path }) => path === "/fixtures/rerankers/bert/model.safetensors").length, 1 + before);
 });
+
+for (const family of ["qwen3", "gemma"]) {
+  test(`${family} whose model card says that it ranks is no embedder, by address and dropped`, async () => {
+    const name = `card-${family}`;
+    const folder = join(KILN_MODELS, name);
+    cpSync(join(fixtures, "rerankers", family), folder, { recursive: true });
+    writeFileSync(join(folder, "README.md"), "---\nlicense: apache-2.0\npipeline_tag: text-ranking\n---\n\n# A model\n");
+    const all = await page.evaluate(async ([url, paths]) => {
+      const all = [];
+      for (const source of [url, await window.dropped(url, paths)]) {
+        all.push(await window.kiln.Embedder.load(source).then(() => "it loaded", (error) => `${error.name}: ${error.message}`));
+      }
+      return all;
+    }, [`/models/${name}`, filesIn(folder)]);
+    assert.equal(all.length, 2);
+    for (const said of all) assert.match(said, /^RangeError: .*is a reranker by its name or model card[^\n]*$/);
+  });
+}
 
 test("a head of several scores ranks nothing", async () => {
   const folder = join(KILN_MODELS, "three-scores");

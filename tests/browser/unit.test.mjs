@@ -443,6 +443,20 @@ test("the shards that an index lists are beside it, in either format", async () 
   }
 });
 
+test("a pooling head has weights where its settings are Kiln's own, and others' are not asked for", async () => {
+  const pooling = (settings) => ({ "1_Pooling/config.json": JSON.stringify(settings), "1_Pooling/model.safetensors": WEIGHTS });
+  const modules = '[{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Normalize"}]';
+  for (const [settings, expected] of [
+    [{ kiln: { mode: "latent_attention", latents: 8 } }, ["1_Pooling/config.json", "1_Pooling/model.safetensors"]],
+    [{ pooling_mode_mean_tokens: true }, ["1_Pooling/config.json"]],
+  ]) {
+    const { seen } = folder({ "modules.json": modules, "model.safetensors": WEIGHTS, ...pooling(settings) });
+    assert.deepEqual((await loadFolder()).filter((name) => name.startsWith("1_")), expected);
+    assert.deepEqual(seen.filter((name) => name.startsWith("1_")), expected);
+    store.held.clear();
+  }
+});
+
 test("a server that is in trouble is asked again", async () => {
   let times = 0;
   folder({ "model.safetensors": WEIGHTS, "kiln.json": (request, response) => response.writeHead(++times < 3 ? 503 : 404).end() });

@@ -266,6 +266,24 @@ fn untied(folder: &Folder) -> PathBuf {
     to
 }
 
+/// A decoder that answers by a chat template of its own, with the weights and the tokenizer of `qwen3`.
+fn chat(folder: &Folder, name: &str) -> PathBuf {
+    let to = folder.path(&format!("{name}-base"));
+    std::fs::create_dir_all(to.join("1_LogitScore")).unwrap();
+    let copy = |from: &str, file: &str| {
+        std::fs::copy(fixture(&format!("rerankers/{from}")).join(file), to.join(file)).unwrap();
+    };
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        copy("qwen3", file);
+    }
+    for file in ["chat_template.jinja", "sentence_bert_config.json", "modules.json"] {
+        copy(name, file);
+    }
+    copy(name, "config_sentence_transformers.json");
+    copy(name, "1_LogitScore/config.json");
+    to
+}
+
 fn tensors(path: &Path) -> kiln_embed::checkpoint::Weights {
     let folder = kiln_embed::checkpoint::Directory::new(path).unwrap();
     kiln_embed::checkpoint::Weights::open(&folder, "model").unwrap()
@@ -279,10 +297,14 @@ fn a_decoder_that_answers_yes_or_no_is_taught_what_to_answer() {
     let adapters =
         "[model.lora]\nrank = 4\nalpha = 16\ndropout = 0.0\ntargets = ['all-linear']\n[[stage]]";
     let untied = untied(&folder);
+    // The score of these is the logit of one token.
+    let (one_token, gemma) = (chat(&folder, "qwen3-one-token"), fixture("rerankers/gemma"));
     for (run, base, lora, compute) in [
         ("whole", &tied, false, ""),
         ("untied", &untied, false, "grad_cache = true\nchunk = 5\n"),
         ("adapters", &tied, true, "checkpoint_blocks = true\n"),
+        ("one-token", &one_token, false, ""),
+        ("gemma", &gemma, false, ""),
     ] {
         let lr = if lora { "1e-2" } else { "3e-3" };
         let stage = format!("steps = 40\nbatch_size = 4\nhard_negatives = 2\nlr = {lr}");

@@ -285,6 +285,15 @@ fn what_is_no_reranker_and_what_is_no_embedder() {
     let copy = copy.display().to_string();
     let said = failure(&mut kiln(&["rerank", "-m", &copy, "-Q", "x", "-t", "y"]));
     assert!(said.contains("no template for pairs"), "{said}");
+    // Adapters, by their folder and by their name.
+    let adapter = folder.path("copy/lora");
+    std::fs::create_dir(&adapter).unwrap();
+    let config = json!({"peft_type": "LORA", "base_model_name_or_path": reranker});
+    std::fs::write(adapter.join("adapter_config.json"), config.to_string()).unwrap();
+    for name in [adapter.display().to_string(), format!("{copy}#lora")] {
+        let said = failure(&mut kiln(&["rerank", "-m", &name, "-Q", "x", "-t", "y"]));
+        assert!(said.contains("rerankers take none; merge them"), "{said}");
+    }
     let said = failure(&mut kiln(&[
         "rerank",
         "-m",

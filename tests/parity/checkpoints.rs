@@ -229,6 +229,58 @@ fn names_below_model_are_found() {
     }
 }
 
+/// Heads for other tasks, and buffers of old releases, here in F64.
+#[test]
+fn what_no_state_comes_from_is_passed_over() {
+    let bert = [
+        "embeddings.token_type_ids",
+        "cls.predictions.bias",
+        "qa_outputs.weight",
+        "lm_head.bias",
+        "encoder.layer.0.attention.self.rotary_emb.inv_freq",
+    ];
+    let distilbert = [
+        "vocab_transform.weight",
+        "vocab_layer_norm.weight",
+        "vocab_projector.bias",
+        "qa_outputs.bias",
+    ];
+    let qwen2 = ["lm_head.weight", "score.weight", "layers.0.self_attn.rotary_emb.inv_freq"];
+    for (family, others) in [
+        ("bert", &bert[..]),
+        ("distilbert", &distilbert[..]),
+        ("modernbert", &["decoder.bias", "head.dense.weight"][..]),
+        ("qwen2", &qwen2[..]),
+    ] {
+        let folder = Directory::new(fixture(&format!("families/{family}"))).unwrap();
+        let config = std::fs::read(fixture(&format!("families/{family}/config.json"))).unwrap();
+        let config = ModelConfig::from_json(&config).unwrap();
+        let tensors = read(&folder, "model");
+        let states = |others: &[&str]| {
+            let bytes = |values: &Vec<f32>| -> Vec<u8> {
+                values.iter().flat_map(|v| v.to_le_bytes()).collect()
+            };
+            let mut data: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = tensors
+                .iter()
+                .map(|(name, (shape, values))| {
+                    (name.clone(), Dtype::F32, shape.clone(), bytes(values))
+                })
+                .collect();
+            for name in others {
+                data.push((name.to_string(), Dtype::F64, vec![1], 0.5f64.to_le_bytes().to_vec()));
+            }
+            let views = data.iter().map(|(name, dtype, shape, bytes)| {
+                (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+            });
+            let weights = safetensors::serialize(views, None).unwrap();
+            let mut files = Files::default();
+            files.0.insert("model.safetensors".into(), weights.into());
+            last_states(&files, &config)
+        };
+        assert_eq!(states(others), states(&[]), "{family}");
+    }
+}
+
 /// The error function, by its series.
 fn erf(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);

@@ -138,9 +138,11 @@ async function downloadFolder(root, options) {
     if (path === undefined || path === "" || path === ".") continue;
     const { where } = modules;
     fileAddress(path, root, where);
-    await optional(`${path}/config.json`, { where });
+    const config = await optional(`${path}/config.json`, { where });
     if (!tokenizer) await optional(`${path}/tokenizer.json`, { where });
-    if (/_(Normalize|Pooling)$/.test(path) || (await optional(`${path}/model.safetensors`, { where }))) continue;
+    // Of these only Kiln's own heads have weights.
+    const isBare = /_(Normalize|Pooling)$/.test(path) && !new TextDecoder().decode(config).includes('"kiln"');
+    if (isBare || (await optional(`${path}/model.safetensors`, { where }))) continue;
     await optional(`${path}/pytorch_model.bin`, { where });
   }
   return [...files];

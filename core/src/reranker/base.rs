@@ -67,8 +67,8 @@ pub fn reranker_shape(config: &ModelConfig, raw: &Value) -> Result<RerankerShape
 fn refused(what: &str) -> Error {
     Error::invalid(format!(
         "{what}, and cross-encoders are trained from encoders with a head for sequence classification and from decoders \
-         that rank by logits; start from one of BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet, ModernBERT, \
-         nomic-bert or gte, from Qwen3-Reranker or bge-reranker-v2-gemma, or from a model with LogitScore"
+         that rank by logits; start from one of BERT, RoBERTa, XLM-RoBERTa, XLM-RoBERTa-XL, CamemBERT, DistilBERT, MPNet, \
+         ModernBERT, nomic-bert or gte, from Qwen3-Reranker or bge-reranker-v2-gemma, or from a model with LogitScore"
     ))
 }
 

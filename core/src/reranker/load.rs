@@ -315,15 +315,15 @@ fn prompt_of(score: &LogitScore, folder: &dyn Folder) -> Result<PairPrompt> {
         .map_err(|why| no_reranker(folder, &format!("its chat template {why}")))
 }
 
-/// Qwen3-Reranker's prompt, where the chat template is that: others are not rendered here.
+/// A released model's prompt, where the chat template is that: others are not rendered here.
 #[cfg(not(feature = "chat-templates"))]
 fn prompt_of(score: &LogitScore, folder: &dyn Folder) -> Result<PairPrompt> {
-    if let Some(prompt) = PairPrompt::of_qwen3(&score.template).filter(|_| !score.structured) {
+    if let Some(prompt) = PairPrompt::of_released(&score.template).filter(|_| !score.structured) {
         return Ok(prompt);
     }
     Err(Error::invalid(format!(
-        "{}: its chat template is not Qwen3-Reranker's, the only one that is read here; take what `kiln export` or \
-         `kiln quantize` makes of it, or rank with `kiln rerank`",
+        "{}: its chat template is not Qwen3-Reranker's, nor bge-reranker-v2-gemma's as Kiln writes it, the only ones that \
+         are read here; take what `kiln export` or `kiln quantize` makes of it, or rank with `kiln rerank`",
         folder.label()
     )))
 }

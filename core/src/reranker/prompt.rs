@@ -133,9 +133,27 @@ impl PairPrompt {
         Self { plain: text.clone(), instructed: Ok(text), instruction }
     }
 
-    /// Qwen3-Reranker's, where a chat template is that, word for word: with the instruction that it has by itself.
+    /// A released model's, where a chat template is that, word for word: with the instruction that it has by itself.
     #[cfg(any(test, not(feature = "chat-templates")))]
-    pub(super) fn of_qwen3(template: &str) -> Option<Self> {
+    pub(super) fn of_released(template: &str) -> Option<Self> {
+        Self::of_qwen3(template).or_else(|| Self::of_bge_gemma(template))
+    }
+
+    /// As [`PairPrompt::to_template`] writes it.
+    #[cfg(any(test, not(feature = "chat-templates")))]
+    fn of_bge_gemma(template: &str) -> Option<Self> {
+        let written = Self::bge_gemma().to_template();
+        let usual = Value::from(BGE_GEMMA_QUESTION).to_string();
+        let (before, after) = written.split_once(&usual)?;
+        let question = template.strip_prefix(before)?.strip_suffix(after)?;
+        let question: String = serde_json::from_str(question).ok()?;
+        let prompt = Self::bge_gemma().with_instruction(&question).ok()?;
+        Some(prompt).filter(|prompt| prompt.to_template() == template)
+    }
+
+    /// As its makers and others write it.
+    #[cfg(any(test, not(feature = "chat-templates")))]
+    fn of_qwen3(template: &str) -> Option<Self> {
         let (mut texts, mut places) = (Vec::new(), Vec::new());
         // Jinja leaves out the last line's end.
         let mut rest = template.strip_suffix('\n').unwrap_or(template);
@@ -252,6 +270,28 @@ mod tests {
             whole.replace("</think>", ""),
         ] {
             assert_eq!(PairPrompt::of_qwen3(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_chat_template_is_bge_gemmas_word_for_word() {
+        let released = PairPrompt::bge_gemma();
+        let written = released.to_template();
+        assert_eq!(PairPrompt::of_released(&written), Some(released.clone()));
+        let asked = released.with_instruction("Does B say \"why\"?\n").unwrap();
+        assert_eq!(PairPrompt::of_released(&asked.to_template()), Some(asked));
+        let qwen3 = PairPrompt::qwen3();
+        assert_eq!(PairPrompt::of_released(&qwen3.to_template()), Some(qwen3));
+        for (part, other) in [
+            ("<bos>", ""),
+            ("\"document\"", "\"query\""),
+            ("default(\"", "default(\"Rank\" ~ \""),
+            ("Given", "\\u0047iven"),
+            (" }}\n", " | trim }}\n"),
+        ] {
+            let changed = written.replace(part, other);
+            assert_ne!(changed, written, "{part}");
+            assert_eq!(PairPrompt::of_released(&changed), None, "{part}");
         }
     }
 

@@ -150,7 +150,7 @@ impl Overwrite {
 #[derive(Debug, Clone, Args)]
 struct ModelArgs {
     /// Model: a folder, a .kiln file, or a Hub id (owner/name[@revision]), which is downloaded into
-    /// huggingface_hub's cache. MODEL#NAME picks one of its adapters, wherever a model is named
+    /// huggingface_hub's cache. MODEL#NAME picks one of its adapters, wherever an embedder is named
     #[arg(long, short, value_name = "DIR|FILE|HUB_ID")]
     model: String,
     /// Use the adapter of this name (as MODEL#NAME), such as jina-embeddings-v3's retrieval.query

@@ -28,7 +28,7 @@ use crate::vectors::write_atomically;
 #[derive(Debug, Args)]
 pub(super) struct RerankArgs {
     /// Reranker: a folder, a .kiln file or a Hub id (owner/name[@revision]): a cross-encoder with one score,
-    /// Qwen3-Reranker, or a decoder saved with LogitScore
+    /// Qwen3-Reranker, bge-reranker-v2-gemma, or a decoder saved with LogitScore
     #[arg(id = "reranker", long = "model", short = 'm', value_name = "DIR|FILE|HUB_ID")]
     model: String,
     /// Query (repeatable)

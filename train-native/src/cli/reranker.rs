@@ -15,7 +15,8 @@ use crate::reranking::{PairModel, load_reranker};
 /// How to run a reranker; the command's argument with the id `reranker` names it.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RerankerFlags {
-    /// What the reranker is asked for, where its prompt has a place for it (Qwen3-Reranker)
+    /// What the reranker is asked for, where its prompt has a place for it (Qwen3-Reranker,
+    /// bge-reranker-v2-gemma's question)
     #[arg(long, requires = "reranker", value_name = "TEXT")]
     reranker_instruction: Option<String>,
     /// Truncate pairs to this many tokens [default: the reranker's own limit]

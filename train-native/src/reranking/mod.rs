@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use kiln_embed::Reranker;
 use kiln_embed::checkpoint::{LoadOptions, is_reranker};
 use kiln_embed::embedder::Progress;
@@ -14,7 +14,7 @@ use kiln_embed::reranker::{PairInput, Ranked, ScoreActivation, ranked};
 use crate::device::Device;
 use crate::embedding::{GoesOn, OnProgress};
 use crate::interrupt;
-use crate::model::{open_to_read, resolve};
+use crate::model::{locate, open_to_read};
 use crate::terminal::Terminal;
 use crate::with_backend;
 
@@ -109,7 +109,7 @@ impl dyn PairModel + '_ {
 /// Loads a cross-encoder by folder or Hub id on a device, all of it into memory.
 ///
 /// # Errors
-/// As [`resolve`], and whatever is wrong with the model's files; a model that is no reranker.
+/// As [`locate`], and whatever is wrong with the model's files; a model that is no reranker, or adapters of one.
 pub fn load_reranker(
     name: &str,
     options: &LoadOptions,
@@ -117,8 +117,13 @@ pub fn load_reranker(
     device: &Device,
     terminal: Terminal,
 ) -> Result<Arc<dyn PairModel>> {
-    let path = resolve(name, terminal)?;
-    let folder = open_to_read(&path)?;
+    let found = locate(name, terminal)?;
+    if let Some(base) = found.base()? {
+        bail!(
+            "{name}: is adapters of {base}, and rerankers take none; merge them into {base} and name the merged model"
+        );
+    }
+    let folder = open_to_read(&found.folder)?;
     Ok(with_backend!(device, B, handle => {
         let reranker = Reranker::<B>::load_with(folder.as_ref(), options, &handle)?;
         reranker.check_ranks().with_context(|| name.to_string())?;

@@ -52,10 +52,16 @@ fn pair_model(recipe: &Recipe, stage: usize) -> (ModelParts<B>, TrainModel<B>) {
     (parts, train_model)
 }
 
-/// A decoder that answers yes or no, by the table or by a language-model head of its own.
-fn decoder(recipe: &Recipe, stage: usize, tied: bool) -> (ModelParts<B>, TrainModel<B>) {
+/// A decoder that answers by two tokens (`qwen3`) or by one (`gemma`), by the table or by a language-model head of its own.
+fn decoder(
+    name: &str,
+    recipe: &Recipe,
+    stage: usize,
+    tied: bool,
+) -> (ModelParts<B>, TrainModel<B>) {
     let device = Default::default();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/rerankers/qwen3");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/rerankers");
+    let folder = folder.join(name);
     let (folder, options) = (Directory::new(folder).unwrap(), LoadOptions::default());
     let fresh = ScoreActivation::Sigmoid;
     let reranker = Reranker::<Flex>::for_training(&folder, &options, fresh, &device).unwrap();
@@ -131,7 +137,10 @@ fn by_one_graph(train_model: &TrainModel<B>, parts: &ModelParts<B>) -> (f64, Vec
             // Of the logits of all tokens.
             let (answer, logits) = (answer.unwrap(), train_model.logits(pooled));
             let of = |token: u32| logits.clone().narrow(1, token as usize, 1);
-            of(answer.token) - of(answer.other.unwrap())
+            match answer.other {
+                Some(other) => of(answer.token) - of(other),
+                None => of(answer.token),
+            }
         }
     };
     let labels: Vec<f64> = batch.scores.iter().map(|score| f64::from(score.unwrap())).collect();
@@ -175,8 +184,16 @@ fn chunks_of_pairs_give_the_gradient_of_one_graph() {
 fn chunks_of_a_decoders_pairs_give_the_gradient_of_one_graph_through_all_logits() {
     let recipe = recipe_of_pairs("lora = { rank = 4, dropout = 0.0, targets = ['all-linear'] }");
     let (single, loss) = (DeviceGroup::single(), RerankLoss::BinaryCrossEntropy);
-    for (stage, tied) in [(0, true), (0, false), (1, true), (1, false)] {
-        let (parts, train_model) = decoder(&recipe, stage, tied);
+    for (name, stage, tied) in [
+        ("qwen3", 0, true),
+        ("qwen3", 0, false),
+        ("qwen3", 1, true),
+        ("qwen3", 1, false),
+        ("gemma", 0, true),
+        ("gemma", 1, false),
+    ] {
+        let (parts, train_model) = decoder(name, &recipe, stage, tied);
+        assert_eq!(train_model.answer.unwrap().other.is_none(), name == "gemma");
         let trained = parameters(&train_model).into_iter().filter(|one| one.trains);
         let trained: Vec<String> = trained.map(|one| one.path).collect();
         // Adapters leave the language-model head, and the table, as they are.
@@ -193,7 +210,10 @@ fn chunks_of_a_decoders_pairs_give_the_gradient_of_one_graph_through_all_logits(
             let found = pair_loss(&train_model, &parts, &compute, loss, &single, scale);
             let error = difference(&expected, &flat(&train_model, &found.gradients));
             assert!((found.loss - whole).abs() < 1e-5 * whole.max(1.0), "{} {whole}", found.loss);
-            assert!(error < 1e-4, "stage {stage}, {tied}, {chunk}, {cached}, {blocks}: {error}");
+            assert!(
+                error < 1e-4,
+                "{name}, stage {stage}, {tied}, {chunk}, {cached}, {blocks}: {error}"
+            );
         }
     }
 }
@@ -201,8 +221,8 @@ fn chunks_of_a_decoders_pairs_give_the_gradient_of_one_graph_through_all_logits(
 #[test]
 fn a_trained_decoder_scores_by_the_logits_of_its_new_weights() {
     let recipe = recipe_of_pairs("");
-    for tied in [true, false] {
-        let (parts, train_model) = decoder(&recipe, 0, tied);
+    for (name, tied) in [("qwen3", true), ("qwen3", false), ("gemma", true)] {
+        let (parts, train_model) = decoder(name, &recipe, 0, tied);
         let train_model = train_model.map(&mut Shake);
         let Trained::Reranker(reranker) = parts.trained(&train_model).unwrap() else {
             panic!("it is a reranker");
@@ -213,10 +233,12 @@ fn a_trained_decoder_scores_by_the_logits_of_its_new_weights() {
         let state = train_model.model.forward(&input).unwrap().0;
         let logits = train_model.logits(state).into_data().to_vec::<f32>().unwrap();
         let answer = train_model.answer.unwrap();
-        let [yes, no] = [answer.token, answer.other.unwrap()].map(|id| logits[id as usize]);
+        let logit = |id: u32| logits[id as usize];
+        let expected = logit(answer.token) - answer.other.map_or(0.0, logit);
         let reranker = reranker.with_activation(ScoreActivation::Identity);
         let score = reranker.scores(&[(query, text)]).unwrap()[0];
-        assert!((score - (yes - no)).abs() < 1e-4 * score.abs().max(1.0), "{score} {yes} {no}");
+        let most = 1e-4 * score.abs().max(1.0);
+        assert!((score - expected).abs() < most, "{name}: {score} {expected}");
     }
 }
 

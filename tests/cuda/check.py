@@ -308,12 +308,12 @@ def counted(check, base):
     wide = "as wide as Mistral-7B"
     # The last column is what a layer may add at most: launches of a step where it is thin, GiB where it is wide.
     for number, (name, shape, adapters, compute, (texts, length), most) in enumerate((
-        ("all parameters, f32", THIN, "", "", (8, 64), 52),
-        ("LoRA, f32", THIN, lora, "", (8, 64), 82),
-        ("LoRA, bf16", THIN, lora, PRECISION, (8, 64), 88),
-        ("LoRA with dropout, bf16", THIN, dropping, PRECISION, (8, 64), 140),
+        ("all parameters, f32", THIN, "", "", (8, 64), 50),
+        ("LoRA, f32", THIN, lora, "", (8, 64), 79),
+        ("LoRA, bf16", THIN, lora, PRECISION, (8, 64), 85),
+        ("LoRA with dropout, bf16", THIN, dropping, PRECISION, (8, 64), 107),
         # Of three forward passes there would be more.
-        ("LoRA, bf16, checkpointed", THIN, lora, PRECISION + CHECKPOINTED, (8, 64), 124),
+        ("LoRA, bf16, checkpointed", THIN, lora, PRECISION + CHECKPOINTED, (8, 64), 118),
         (f"{wide}: LoRA, bf16, checkpointed", MISTRAL, lora, PRECISION + CHECKPOINTED, (32, 512), 0.55),
         (f"{wide}: LoRA, bf16", MISTRAL, lora, PRECISION, (8, 128), 0.62),
     )):

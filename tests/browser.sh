@@ -59,13 +59,16 @@ for part in "${@:-build chromium others runtimes}"; do
   for one in $part; do
     case "$one" in
       build)
+        # Models take one processor for the most part, as making packages small does.
+        models &
+        making=$!
         web-demo/build.sh
-        models
+        wait "$making"
         ;;
       models) models ;;
       chromium)
-        # A file of tests is a browser of its own, and waits for a third of its time.
-        KILN_PLAYWRIGHT="$cache/npm" KILN_CHROMIUM="$(command -v chromium)" at_once=2 node_tests tests/browser/*.test.mjs
+        # A file of tests is a browser of its own, and waits for a third of its time: three keep two processors busy.
+        KILN_PLAYWRIGHT="$cache/npm" KILN_CHROMIUM="$(command -v chromium)" at_once=3 node_tests tests/browser/*.test.mjs
         ;;
       others)
         # On a loaded machine Firefox has been seen not to answer when threads were asked of a page.
@@ -76,7 +79,7 @@ for part in "${@:-build chromium others runtimes}"; do
         done
         ;;
       runtimes)
-        KILN_RUNTIMES="$cache/runtimes" KILN_NODE20="$cache/node-20/node_modules/.bin/node" node_tests tests/node/*.test.mjs
+        KILN_RUNTIMES="$cache/runtimes" KILN_NODE20="$cache/node-20/node_modules/.bin/node" at_once=2 node_tests tests/node/*.test.mjs
         ;;
       *)
         echo "browser.sh: unknown part $one" >&2

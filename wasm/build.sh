@@ -19,12 +19,16 @@ folder() {
   esac
 }
 
-# Takes one core, and as long as the next build.
-made_small() {
+# Takes one core, while others are compiled.
+packed() {
   local file
+  "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$(folder "$1")" "$new/$1/kiln_wasm.wasm"
+  rm -r "${new:?}/$1"
   file="$(folder "$1")/kiln_wasm_bg.wasm"
   "$cache/binaryen/node_modules/.bin/wasm-opt" "${KILN_WASM_OPT:-$level}" "${features[@]}" "$file" -o "$file.small"
   mv "$file.small" "$file"
+  # Nobody asks how small another profile's is with brotli, which takes its time.
+  [ "$wasm_profile" = page ] || return 0
   node -e '
     const { readFileSync } = require("fs"), zlib = require("zlib");
     const bytes = readFileSync(process.argv[1]);
@@ -34,8 +38,9 @@ made_small() {
   ' "$file" "$1"
 }
 
-all=(simd relaxed train threads train-threads webgpu)
-small=()
+# The last is a small one: nothing is compiled while it is made smaller.
+all=(simd relaxed webgpu train train-threads threads)
+packing=()
 rm -rf "$new"
 mkdir -p "$new"/pkg{,-webgpu,-train}
 cp -r wasm/js/. wasm/package.json wasm/README.md "$new/pkg/"
@@ -76,12 +81,13 @@ for build in ${KILN_WASM_BUILDS:-${all[*]}}; do
     train | train-threads | webgpu) "${compile[@]}" ;;
     *) KILN_LINTED=yes "${compile[@]}" ;;
   esac
-  "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$(folder "$build")" \
-    "$wasm_built/kiln_wasm.wasm"
-  made_small "$build" &
-  small+=($!)
+  # The next build writes there, too.
+  mkdir "$new/$build"
+  cp "$wasm_built/kiln_wasm.wasm" "$new/$build/"
+  packed "$build" &
+  packing+=($!)
 done
-for one in "${small[@]}"; do wait "$one"; done
+for one in "${packing[@]}"; do wait "$one"; done
 # A bundler looks for each module that another may import.
 for build in "${all[@]}"; do
   here=$(folder "$build")

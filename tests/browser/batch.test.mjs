@@ -28,8 +28,9 @@ for (const [name, file] of [["int8", "model"], ["int4", "mini"]]) {
         const different = [];
         const compare = (what, vectors) => vectors.forEach((vector, at) => bits(vector) !== alone[at] && different.push(`text ${at} ${what}`));
 
-        // Texts of all lengths beside them, so that they are padded, and stand elsewhere in their batch.
-        const others = Array.from({ length: 80 }, (_, at) => `${at} ${"ships and boats in the harbour ".repeat(at % 13)}`);
+        // Texts of all lengths beside them, so that they are padded, and stand elsewhere in their batch; so many in all that workers
+        // share them.
+        const others = Array.from({ length: 64 - texts.length }, (_, at) => `${at} ${"ships and boats in the harbour ".repeat(at % 13)}`);
         for (const [who, options] of [["1 thread", { threads: 1, workers: 1 }], ["2 threads", { threads: 2 }], ["3 workers", { workers: 3 }]]) {
           const model = who === "1 thread" ? one : await load(options);
           for (const batchTokens of [1, 64, 256, 1024, 8192]) {

@@ -8,13 +8,14 @@ import { filesIn, openKiln, withPage } from "./browser.mjs";
 import { gemma2, named, pairs, texts, writeModel } from "./named_models.mjs";
 import { packages } from "./server.mjs";
 
-const { KILN_PKG, KILN_MODELS } = process.env;
+const { KILN_MODELS } = process.env;
 const folders = join(KILN_MODELS, "named");
 rmSync(folders, { recursive: true, force: true });
 
 let server, page;
 
-withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODELS, wasm: join(KILN_PKG, "..") } }, async (begun) => {
+// Most of a test was its page.
+withPage({ roots: { page: import.meta.dirname, ...packages(), models: KILN_MODELS }, once: true }, async (begun) => {
   ({ server, page } = begun);
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
   await openKiln(page, server);

@@ -1,16 +1,17 @@
 //! Models by Hub id, from a local server that answers like the Hub.
 
+mod adapters;
+mod push;
+mod pytorch;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use kiln_embed::checkpoint::{Directory, Existing, Weights, write_directory};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::adapters::lora;
-use crate::harness::{Folder, TEXTS, failure, kiln, names, stdout};
-use crate::named::NamedModel;
+use crate::harness::{Folder, failure, kiln, names, stdout};
 
 /// The server, ended with the test.
 pub(crate) struct Hub {
@@ -60,79 +61,6 @@ fn copy(from: &Path, to: &Path) {
             std::fs::copy(from, to).unwrap();
         }
     }
-}
-
-/// A file as `torch.save` wrote it before PyTorch 1.6: pickles of a mark, the version, the machine, the tensors and
-/// the storages' keys, then the numbers.
-fn pytorch(tensors: &[(String, Vec<usize>, Vec<f32>)]) -> Vec<u8> {
-    fn text(text: &str) -> Vec<u8> {
-        [&b"X"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
-    }
-    fn int(value: usize) -> Vec<u8> {
-        [&b"J"[..], &(value as i32).to_le_bytes()].concat()
-    }
-    fn tuple(values: impl Iterator<Item = usize>) -> Vec<u8> {
-        [b"(".to_vec(), values.flat_map(int).collect(), b"t".to_vec()].concat()
-    }
-    let mut parts = vec![
-        b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02".to_vec(),
-        int(1001),
-        b".\x80\x02}".to_vec(),
-        text("little_endian"),
-        b"\x88s.\x80\x02}".to_vec(),
-    ];
-    for (key, (name, shape, values)) in tensors.iter().enumerate() {
-        let strides = (1..=shape.len()).map(|at| shape[at..].iter().product::<usize>());
-        parts.extend([
-            text(name),
-            b"ctorch._utils\n_rebuild_tensor_v2\n((".to_vec(),
-            text("storage"),
-            b"ctorch\nFloatStorage\n".to_vec(),
-            text(&key.to_string()),
-            text("cpu"),
-            int(values.len()),
-            b"NtQ".to_vec(),
-            int(0),
-            tuple(shape.iter().copied()),
-            tuple(strides),
-            b"\x89NtRs".to_vec(),
-        ]);
-    }
-    parts.push(b".\x80\x02](".to_vec());
-    parts.extend((0..tensors.len()).map(|key| text(&key.to_string())));
-    parts.push(b"e.".to_vec());
-    for (.., values) in tensors {
-        parts.push((values.len() as u64).to_le_bytes().to_vec());
-        parts.push(values.iter().flat_map(|value| value.to_le_bytes()).collect());
-    }
-    parts.concat()
-}
-
-/// Puts PyTorch's file, or so many shards and their index, in the place of a folder's `model.safetensors`.
-fn to_pytorch(folder: &Path, shards: usize) {
-    let mut weights = Weights::open(&Directory::new(folder).unwrap(), "model").unwrap();
-    let shapes: Vec<(String, Vec<usize>)> =
-        weights.tensors().iter().map(|(name, info)| (name.clone(), info.shape.clone())).collect();
-    let tensors: Vec<(String, Vec<usize>, Vec<f32>)> = shapes
-        .into_iter()
-        .map(|(name, shape)| {
-            let values = weights.read(&name).unwrap().unwrap();
-            (name, shape, values)
-        })
-        .collect();
-    std::fs::remove_file(folder.join("model.safetensors")).unwrap();
-    if shards == 1 {
-        std::fs::write(folder.join("pytorch_model.bin"), pytorch(&tensors)).unwrap();
-        return;
-    }
-    let mut map = Map::new();
-    for (at, part) in tensors.chunks(tensors.len().div_ceil(shards)).enumerate() {
-        let shard = format!("pytorch_model-{:05}-of-{shards:05}.bin", at + 1);
-        map.extend(part.iter().map(|(name, ..)| (name.clone(), Value::from(shard.as_str()))));
-        std::fs::write(folder.join(shard), pytorch(part)).unwrap();
-    }
-    let index = json!({"metadata": {"total_size": 0}, "weight_map": map});
-    std::fs::write(folder.join("pytorch_model.bin.index.json"), index.to_string()).unwrap();
 }
 
 /// Moves the files of a model's first module into a folder of their own.
@@ -392,177 +320,4 @@ fn modules_that_cannot_be_read_are_refused_before_the_weights_come() {
         |path: &String| path.starts_with("model.") || path.starts_with("pytorch_model");
     let weights: Vec<_> = files.iter().filter_map(path).filter(is_weights).collect();
     assert!(weights.is_empty(), "{weights:?}");
-}
-
-/// bge-m3's weights are PyTorch's alone, larger models' are in shards, and LaBSE and distiluse have a Dense of theirs.
-#[test]
-fn weights_in_pytorchs_format_come_from_the_hub() {
-    type Change<'a> = &'a dyn Fn(&Path);
-    let (whole, split) = (|model: &Path| to_pytorch(model, 1), |model: &Path| to_pytorch(model, 3));
-    let inside = |model: &Path| {
-        to_pytorch(model, 3);
-        nest(model, "0_Transformer");
-    };
-    let dense = |model: &Path| to_pytorch(&model.join("2_Dense"), 1);
-    let all = |model: &Path| {
-        whole(model);
-        dense(model);
-    };
-    let cases: [(&str, &str, Change<'_>); 5] = [
-        ("bge-m3", "BAAI/bge-m3", &whole),
-        ("split", "BAAI/bge-m3", &split),
-        ("inside", "BAAI/bge-m3", &inside),
-        ("labse", "sentence-transformers/LaBSE", &dense),
-        ("distiluse", "sentence-transformers/distiluse-base-multilingual-cased-v2", &all),
-    ];
-    let folder = Folder::new();
-    let hub_folder = folder.path("hub/someone");
-    std::fs::create_dir_all(&hub_folder).unwrap();
-    let Some(hub) = Hub::start(&folder) else { return };
-    let (texts, out) = (folder.texts(), folder.arg("vectors.jsonl"));
-    let embed = |model: &str, cache: &str| {
-        let mut command =
-            kiln(&["--quiet", "embed", "--model", model, "--input", &texts, "--output", &out]);
-        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.arg(cache));
-        command
-    };
-    let vectors = |model: &str| {
-        embed(model, "cache").assert().success();
-        std::fs::read_to_string(&out).unwrap()
-    };
-    for (name, model, change) in cases {
-        let model = NamedModel::all().into_iter().find(|one| one.model == model).unwrap();
-        let local = hub_folder.join(name);
-        write_directory(&local, &model.folder(), Existing::Refuse).unwrap();
-        let expected = vectors(&local.display().to_string());
-        change(&local);
-        assert_eq!(vectors(&format!("someone/{name}")), expected, "{name}");
-    }
-
-    // Of shards each counts.
-    let shard = hub_folder.join("split/pytorch_model-00002-of-00003.bin");
-    let bytes = std::fs::read(&shard).unwrap();
-    std::fs::remove_file(&shard).unwrap();
-    let error = failure(&mut embed("someone/split", "without"));
-    let missing = "there is no pytorch_model-00002-of-00003.bin at revision \"main\"";
-    assert!(error.contains("someone/split") && error.contains(missing), "{error}");
-    std::fs::write(&shard, &bytes[..bytes.len() - 4]).unwrap();
-    let error = failure(&mut embed("someone/split", "short"));
-    let parts = ["pytorch_model-00002-of-00003.bin", "truncated"];
-    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
-}
-
-/// PEFT wrote them so before it wrote safetensors.
-#[test]
-fn adapters_in_pytorchs_format_come_from_the_hub() {
-    let folder = Folder::new();
-    std::fs::create_dir_all(folder.path("hub/someone")).unwrap();
-    let model = folder.path("hub/someone/tiny");
-    std::fs::rename(folder.model("{ mode = 'mean' }"), &model).unwrap();
-    for place in [model.join("old"), folder.path("hub/someone/alone")] {
-        lora(&place, "someone/tiny", 1.0);
-        std::fs::remove_file(place.join("adapter_model.safetensors")).unwrap();
-        std::fs::write(place.join("adapter_model.bin"), "none").unwrap();
-    }
-    let Some(hub) = Hub::start(&folder) else { return };
-    for id in ["someone/tiny#old", "someone/alone"] {
-        let mut command = kiln(&["--quiet", "similarity", "-m", id, "a river", "a ship"]);
-        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.arg("cache"));
-        let error = failure(&mut command);
-        // It came, and is read.
-        assert!(error.contains("adapter_model.bin"), "{error}");
-    }
-}
-
-#[test]
-fn an_adapter_by_name_comes_from_the_hub_whole() {
-    let folder = Folder::new();
-    std::fs::create_dir_all(folder.path("hub/someone")).unwrap();
-    let model = folder.path("hub/someone/tiny");
-    std::fs::rename(folder.model("{ mode = 'mean' }"), &model).unwrap();
-    // Their maker's own folder, which is of no use to anybody else.
-    lora(&model.join("retrieval_query"), "/home/maker/model", 1.0);
-    lora(&model.join("adapters/passage"), "/home/maker/model", 2.0);
-    let Some(hub) = Hub::start(&folder) else { return };
-    let run = |args: &[&str]| {
-        let mut command = kiln(&[&["--quiet"], args].concat());
-        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.arg("cache"));
-        command
-    };
-    let similarity = |model: &str| run(&["similarity", "--json", "-m", model, "a river", "a ship"]);
-    let local = |name: &str| stdout(&mut similarity(&format!("{}#{name}", model.display())));
-    let expected = local("retrieval.query");
-    std::fs::create_dir(folder.path("docs")).unwrap();
-    folder.write("docs/a.txt", TEXTS.join("\n"));
-    let (docs, vectors) = (folder.arg("docs"), folder.arg("vectors/"));
-    stdout(&mut run(&["embed", "-m", "someone/tiny", "--input", &docs, "--output", &vectors]));
-
-    // A download that breaks off between the two files.
-    let (weights, aside) =
-        (model.join("retrieval_query/adapter_model.safetensors"), folder.path("aside"));
-    std::fs::rename(&weights, &aside).unwrap();
-    let id = "someone/tiny#retrieval.query";
-    let error = failure(&mut similarity(id));
-    assert!(error.contains("retrieval_query/adapter_model.safetensors"), "{error}");
-    let snapshots = folder.path("cache/hub/models--someone--tiny/snapshots");
-    let snapshot = snapshots.join(&names(&snapshots)[0]);
-    assert_eq!(names(&snapshot.join("retrieval_query")), ["adapter_config.json"]);
-    let error = failure(similarity(id).env("HF_HUB_OFFLINE", "1"));
-    assert!(error.contains("retrieval_query/adapter_model.safetensors"), "{error}");
-    std::fs::rename(&aside, &weights).unwrap();
-    assert_eq!(stdout(&mut similarity(id)), expected);
-    assert_eq!(stdout(similarity(id).env("HF_HUB_OFFLINE", "1")), expected);
-    // A whole one is not asked for again.
-    let asked = || {
-        // The log is read by another thread.
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        hub.requests.lock().unwrap().iter().filter(|path| path.contains("retrieval_query")).count()
-    };
-    let before = asked();
-    assert_eq!(stdout(&mut similarity(id)), expected);
-    assert_eq!(asked(), before);
-
-    assert_eq!(stdout(&mut similarity("someone/tiny#passage")), local("passage"));
-    let error = failure(&mut similarity("someone/tiny#separation"));
-    let known = "has no adapter \"separation\"; there are passage, retrieval_query";
-    assert!(error.contains(known), "{error}");
-    // By itself it is a stranger's that names a folder.
-    let error = failure(&mut similarity(&snapshot.join("retrieval_query").display().to_string()));
-    assert!(error.contains("names the base model"), "{error}");
-    // The model's vectors are what they were before it had adapters.
-    stdout(&mut run(&["search", "-m", "someone/tiny", "-Q", "x", "--index", &vectors]));
-}
-
-#[test]
-fn a_model_goes_to_the_hub_and_comes_back() {
-    let folder = Folder::new();
-    let model = folder.model("{ mode = 'latent_attention', latents = 4, heads = 2 }");
-    let model = model.display().to_string();
-    std::fs::create_dir_all(folder.path("hub")).unwrap();
-    let Some(hub) = Hub::start(&folder) else { return };
-    let push = |args: &[&str], token: &str| {
-        let mut command = kiln(&[&["--quiet", "push"], args].concat());
-        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.arg("cache"));
-        command.env("HF_TOKEN", token);
-        command
-    };
-    let id = "someone/pushed";
-    let error = failure(&mut push(&[&model, id], "hf_reader"));
-    assert!(error.contains("HF_TOKEN"), "{error}");
-    assert!(!folder.path("hub/someone").exists());
-    let url = stdout(&mut push(&[&model, id], "hf_writer"));
-    assert!(url.contains("someone/pushed"), "{url}");
-    let compare = |i: &str| {
-        let mut command = kiln(&["--quiet", "similarity", "--json", "-m", i, "a river", "a ship"]);
-        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.arg("cache"));
-        stdout(&mut command)
-    };
-    assert_eq!(compare(id), compare(&model));
-
-    let error = failure(&mut push(&[&folder.arg("hub"), id], "hf_writer"));
-    assert!(error.contains("config.json"), "{error}");
-    let error = failure(&mut push(&[&model, "no id"], "hf_writer"));
-    assert!(error.contains("owner/name"), "{error}");
-    let error = failure(push(&[&model, id], "hf_writer").env("HF_HUB_OFFLINE", "1"));
-    assert!(error.contains("HF_HUB_OFFLINE"), "{error}");
 }

@@ -198,8 +198,14 @@ fn a_file_of_vectors_knows_its_model() {
         let noted = notes(&model, &at(name), &[]);
         assert!(!noted.contains("its vectors were"), "{name}: {noted}");
     }
+    // A model is what its files are: elsewhere it is the same, and what is in its place now is another.
+    let moved = folder.arg("moved");
+    std::fs::rename(&model, &moved).unwrap();
     let other = folder.model("{ mode = 'cls' }").display().to_string();
+    assert_eq!(other, model);
     for name in ["e.parquet", "e.safetensors", "s.parquet", "s.safetensors", "graph"] {
+        let noted = notes(&moved, &at(name), &[]);
+        assert!(!noted.contains("its vectors were"), "{name}: {noted}");
         let args = ["search", "-m", &other, "-Q", "x", "--index", &at(name)];
         let said = failure(&mut kiln(&args));
         assert!(said.contains("has vectors of the model"), "{name}: {said}");
@@ -213,7 +219,7 @@ fn a_file_of_vectors_knows_its_model() {
     let metadata = [("kiln.settings", "{}")];
     let bytes = kiln_embed::checkpoint::write_safetensors(&[tensor], &metadata).unwrap();
     let index = folder.write("odd.safetensors", bytes);
-    let args = ["search", "-m", &model, "-Q", "x", "--index", &index];
+    let args = ["search", "-m", &moved, "-Q", "x", "--index", &index];
     let said = failure(&mut kiln(&args));
     assert!(said.contains("odd.safetensors") && said.contains("not what kiln embed"), "{said}");
 }

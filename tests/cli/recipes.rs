@@ -120,6 +120,10 @@ fn a_dry_run_looks_at_the_bases_numbers() {
     assert_eq!(weights(&base, "") - weights(&half, ""), 2 * factors);
     let zeros = "keep_zeros = true";
     assert_eq!(weights(&base, zeros), weights(&half, zeros));
+    // Packed, the table too: half a byte each, and four bytes a scale of eight.
+    let packed = "frozen_weights = 'int4:8'";
+    assert_eq!(weights(&base, "") - weights(&base, packed), 3 * (factors + 300 * 16));
+    assert_eq!(weights(&half, packed), weights(&base, packed));
 }
 
 #[test]

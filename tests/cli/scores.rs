@@ -197,15 +197,27 @@ fn a_run_is_scored_on_a_suite_and_keeps_models_at_steps() {
         assert!((score - then).abs() < 1e-6, "{step}: {score} {then}");
     }
     assert!(!folder.path("run/steps/000005").exists());
-    // A sweep compares its variants by the same scores.
+    // A sweep compares its variants by the same scores, along training too, and keeps the same models.
     recipe("mean");
     let sweep = "name = 'rates'\nrecipe = 'recipe.toml'\nseeds = [1]\n\
                  variant = [{ name = 'slow', set = ['stage.first.lr=1e-5'] }, { name = 'fast' }]\n";
     let (sweep, rates) = (folder.write("sweep.toml", sweep), folder.arg("rates"));
-    let compared = json(&stdout(&mut kiln(&["sweep", &sweep, "--json", "--output", &rates])));
+    let args = ["sweep", &sweep, "--json", "--output", &rates, "--save-every", "2"];
+    let compared = json(&stdout(&mut kiln(&args)));
     let sets = compared[1]["sets"].as_array().unwrap();
-    let named = |name: &str| sets.iter().any(|set| set["set"] == name);
-    assert!(named("Own-sts") && named("mean STS") && named("mean"), "{compared}");
+    for name in ["Own-sts", "mean STS", "mean"] {
+        let found = sets.iter().find(|set| set["set"] == name).unwrap();
+        let along = found["along"].as_array().unwrap();
+        let steps: Vec<u64> = along.iter().map(|at| at["step"].as_u64().unwrap()).collect();
+        assert_eq!(steps, [2, 4, 5], "{compared}");
+        assert_eq!(along[2]["mean"], found["mean"], "{compared}");
+    }
+    let kept = |step: &str| folder.path(&format!("rates/fast/seed-1/steps/{step}")).exists();
+    assert!(kept("000002") && kept("000004") && !kept("000005"));
+    let page = std::fs::read_to_string(folder.path("rates/report.html")).unwrap();
+    assert!(page.contains("mean STS: mean over seeds by step"), "{page}");
+    let again = stdout(&mut kiln(&["--quiet", "sweep", &sweep, "--output", &rates]));
+    assert!(again.contains("| score | variant | 2 | 4 | 5 |"), "{again}");
     folder.write("run/steps/000002/config.json", "{}");
     std::fs::remove_dir_all(folder.path("run/checkpoints")).unwrap();
     let error = failure(train(&recipe("mean")).arg("--overwrite"));

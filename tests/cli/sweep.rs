@@ -46,6 +46,12 @@ fn variants_are_trained_once_and_compared() {
     assert!(std::fs::read_to_string(folder.path("out/report.html")).unwrap().contains("<svg"));
     let text = stdout(&mut kiln(&["sweep", &sweep, "--output", &out]));
     assert!(text.contains("| fast |") && text.contains(" ± "), "{text}");
+    // Evaluated at its end alone, a sweep has no curves; what is done is not trained again for models of steps.
+    assert!(!text.contains("by step"), "{text}");
+    let kept = kiln(&["sweep", &sweep, "--output", &out, "--save-every", "2"]).output().unwrap();
+    let said = String::from_utf8(kept.stderr).unwrap();
+    assert!(said.contains("seed-2: was trained without keeping the model of step 2"), "{said}");
+    assert_eq!(first.metadata().unwrap().modified().unwrap(), trained, "trained again");
 
     let other = failure(&mut kiln(&[
         "--quiet",

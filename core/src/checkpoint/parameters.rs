@@ -271,20 +271,22 @@ fn place(rows: &mut [f32], width: usize, columns: Range<usize>, values: &[f32], 
     });
 }
 
-/// The tensors of a backbone, one after another, under the names of its family. Adapters are merged, one weight after the
-/// other: all at once they would be another model in the device's memory.
+/// The tensors of a backbone, one after another, under the names of its family. Adapters are merged, and packed projections
+/// unpacked, one weight after the other: all at once they would be another model in the device's memory.
 pub(crate) fn save_backbone<B: Kernels, E: From<Error>>(
     config: &ModelConfig,
     backbone: &Backbone<B>,
     keep: &mut Keep<'_, E>,
 ) -> Result<(), E> {
     let names = families::names(config);
-    let mut whole = backbone.clone().unpacked();
+    let mut whole = backbone.clone();
+    whole.tables_mut().into_iter().for_each(|(_, table)| table.unpack());
     let linears = whole.linears_mut().into_iter();
     let adapted: BTreeMap<String, Linear<B>> =
         linears.map(|(path, linear)| (format!("{path}.weight"), linear.clone())).collect();
     let merged = |path: &str| {
         let mut linear = adapted.get(path)?.clone();
+        linear.unpack();
         linear.merge_for_good();
         Some(linear.weight.val())
     };

@@ -12,9 +12,10 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Tensor, TensorPrimitive, activation};
+use burn::tensor::{FloatDType, Int, Tensor, TensorPrimitive, activation};
 
-use super::{BlockOf, Kernels, Seen, Tape};
+use super::{BlockOf, DeviceMatrix, Kernels, Seen, Tape};
+use crate::quant::PackedLayout;
 
 /// Tensors of a block at most, its input included.
 const TENSORS: usize = 48;
@@ -81,6 +82,81 @@ impl<B: Kernels, C: CheckpointStrategy> Kernels for Autodiff<B, C> {
             OpsKind::UnTracked(prep) => prep.finish(zero),
         };
         Tensor::from_primitive(TensorPrimitive::Float(y))
+    }
+
+    /// What is kept for the way back are the packed weights, which have no gradient.
+    fn packed_linear(
+        x: Tensor<Self, 2>,
+        codes: Tensor<Self, 2, Int>,
+        scales: Tensor<Self, 2>,
+        layout: PackedLayout,
+        bias: Option<Tensor<Self, 1>>,
+    ) -> Tensor<Self, 2> {
+        let x = x.into_primitive().tensor();
+        let (codes, scales) = (codes.inner(), scales.inner());
+        let matrix = DeviceMatrix::new::<B>(codes.clone(), scales.clone(), layout);
+        let below = Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(x.primitive));
+        let y = B::packed_linear(below, codes, scales, layout, None).into_primitive().tensor();
+        let prep = <PackedBackward as Backward<B, 1>>::prepare::<C>(PackedBackward, [x.node]);
+        let y = match prep.compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish(matrix, y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        };
+        let y = Tensor::<Self, 2>::from_primitive(TensorPrimitive::Float(y));
+        match bias {
+            Some(bias) => y + bias.unsqueeze(),
+            None => y,
+        }
+    }
+
+    fn unpacked(
+        codes: Tensor<Self, 2, Int>,
+        scales: Tensor<Self, 2>,
+        layout: PackedLayout,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        Tensor::from_inner(B::unpacked(codes.inner(), scales.inner(), layout, dtype))
+    }
+
+    fn device_matrix(
+        codes: Tensor<Self, 2, Int>,
+        scales: Tensor<Self, 2>,
+        layout: PackedLayout,
+    ) -> DeviceMatrix {
+        B::device_matrix(codes.inner(), scales.inner(), layout)
+    }
+
+    fn packed_rows(
+        ids: Tensor<Self, 2, Int>,
+        codes: Tensor<Self, 2, Int>,
+        scales: Tensor<Self, 2>,
+        layout: PackedLayout,
+    ) -> Tensor<Self, 3> {
+        Tensor::from_inner(B::packed_rows(ids.inner(), codes.inner(), scales.inner(), layout))
+    }
+}
+
+/// The gradient of a product with packed weights.
+#[derive(Debug)]
+struct PackedBackward;
+
+impl<B: Kernels> Backward<B, 1> for PackedBackward {
+    type State = DeviceMatrix;
+
+    fn backward(
+        self,
+        ops: Ops<DeviceMatrix, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let [of_x] = ops.parents;
+        if let Some(node) = of_x {
+            let gradient = Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(gradient));
+            let weights = ops.state.unpacked::<B>(gradient.dtype().into());
+            let of_x = gradient.matmul(weights.transpose());
+            grads.register::<B>(node.id, of_x.into_primitive().tensor());
+        }
     }
 }
 

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
+use burn::tensor::{FloatDType, Int, Tensor};
 
-use super::Heads;
+use super::{Heads, Kernels};
 use crate::config::Activation;
-use crate::quant::HostMatrix;
+use crate::quant::{HostMatrix, PackedLayout};
 
 /// Numbers in which the products of a block are computed; sums, norms, residuals and attention are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,16 +84,62 @@ pub struct Norm<T> {
 /// A linear layer with its adapters.
 #[derive(Debug, Clone)]
 pub struct Projection<T> {
-    /// `[inputs, outputs]`; empty where there is a matrix.
+    /// `[inputs, outputs]`; empty where it is in fewer bits.
     pub weight: T,
     /// The weight in fewer bits, on the host.
     pub matrix: Option<Arc<HostMatrix>>,
+    /// The weight in fewer bits, on the device.
+    pub packed: Option<DeviceMatrix>,
     /// `[outputs]`.
     pub bias: Option<T>,
     /// LoRA adapters, in the order of their columns.
     pub adapters: Vec<LowRank<T>>,
     /// What a backend has made of the weight.
     pub prepared: Prepared,
+}
+
+/// A weight that a device keeps in few bits, in the tensors of the backend that computes with it. Beside its adapters it is
+/// unpacked for a product and dropped again, forward and back, and gets no gradient (QLoRA, arXiv:2305.14314).
+#[derive(Debug, Clone)]
+pub struct DeviceMatrix {
+    shape: [usize; 2],
+    /// [`Words`] of that backend.
+    words: Arc<dyn Any + Send + Sync>,
+}
+
+/// As [`PackedLayout::weights`] takes them.
+struct Words<B: Backend> {
+    codes: Tensor<B, 2, Int>,
+    scales: Tensor<B, 2>,
+    layout: PackedLayout,
+}
+
+impl DeviceMatrix {
+    /// Of codes and scales, as [`PackedLayout::weights`] takes them.
+    pub fn new<B: Kernels>(
+        codes: Tensor<B, 2, Int>,
+        scales: Tensor<B, 2>,
+        layout: PackedLayout,
+    ) -> Self {
+        let shape = [layout.inputs, layout.outputs];
+        Self { shape, words: Arc::new(Words::<B> { codes, scales, layout }) }
+    }
+
+    /// Inputs and outputs.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// The weights `[inputs, outputs]`, made anew at each call.
+    ///
+    /// # Panics
+    /// On another backend than the one whose tensors it has.
+    pub fn unpacked<B: Kernels>(&self, dtype: FloatDType) -> Tensor<B, 2> {
+        let Some(Words { codes, scales, layout }) = self.words.downcast_ref::<Words<B>>() else {
+            unreachable!("the words are those of the backend that computes");
+        };
+        B::unpacked(codes.clone(), scales.clone(), *layout, dtype)
+    }
 }
 
 /// `scale * dropout(x) A B`, added to some columns of a projection (LoRA, arXiv:2106.09685).
@@ -227,6 +274,7 @@ impl<T> Projection<T> {
         Projection {
             weight: to(self.weight),
             matrix: self.matrix,
+            packed: self.packed,
             bias: self.bias.map(&mut *to),
             adapters: self
                 .adapters

@@ -21,18 +21,19 @@ mod plain;
 
 pub(crate) use block::Prepared;
 pub use block::{
-    Block, BlockGradients, BlockOf, Branch, DropoutMask, LowRank, MatmulPrecision, Norm, Place,
-    Projection, Tape,
+    Block, BlockGradients, BlockOf, Branch, DeviceMatrix, DropoutMask, LowRank, MatmulPrecision,
+    Norm, Place, Projection, Tape,
 };
 pub(crate) use plain::{activate, by_head, rotated, softmax_where};
 pub use plain::{scaled_dot_product, weighted_scaled_dot_product};
 
 use std::ops::Range;
+use std::pin::Pin;
 
 use burn::nn::{LayerNorm, RmsNorm};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Bool, FloatDType, Int, Tensor, activation, module};
+use burn::tensor::{Bool, ElementConversion as _, FloatDType, Int, Tensor, activation, module};
 
 use crate::quant::{HostMatrix, PackedLayout, Quantized};
 
@@ -54,6 +55,9 @@ pub const SCORES_AT_ONCE: usize = 1 << 25;
 
 /// Values of an inner state of the feed-forward that a GPU holds at once in training: 256 MiB in f32.
 pub const INNER_AT_ONCE: usize = 1 << 26;
+
+/// A number on its way from a device to the host, or why it does not come.
+pub type Reading = Pin<Box<dyn Future<Output = Result<f32, String>>>>;
 
 /// cos and sin `[1, 1, seq, width]` of the rotary angles of each position.
 pub type RotaryTables<B> = (Tensor<B, 4>, Tensor<B, 4>);
@@ -379,6 +383,26 @@ pub trait Kernels: Backend {
         plain::packed_linear(x, codes, scales, layout, bias)
     }
 
+    /// The weights `[inputs, outputs]` that packed ones stand for, in the numbers that a product takes; codes and scales as
+    /// [`PackedLayout::weights`] takes them.
+    fn unpacked(
+        codes: Tensor<Self, 2, Int>,
+        scales: Tensor<Self, 2>,
+        layout: PackedLayout,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        layout.weights(codes, scales).cast(dtype)
+    }
+
+    /// Packed weights as a block takes them, in the tensors of the backend that computes it.
+    fn device_matrix(
+        codes: Tensor<Self, 2, Int>,
+        scales: Tensor<Self, 2>,
+        layout: PackedLayout,
+    ) -> DeviceMatrix {
+        DeviceMatrix::new(codes, scales, layout)
+    }
+
     /// Rows `[batch, seq, width]` of a table that is packed on the device; codes and scales as
     /// [`PackedLayout::table`] takes them.
     fn packed_rows(
@@ -388,6 +412,12 @@ pub trait Kernels: Backend {
         layout: PackedLayout,
     ) -> Tensor<Self, 3> {
         module::embedding(layout.table(codes, scales), ids)
+    }
+
+    /// Begins to bring a number `[1]`, f32, to the host. Whoever waits for it waits for what the device was given before, and not
+    /// for what it is given later; here it is there at once.
+    fn begin_reading(number: Tensor<Self, 1>) -> Reading {
+        Box::pin(std::future::ready(Ok(number.into_scalar().elem::<f32>())))
     }
 }
 

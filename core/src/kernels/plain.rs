@@ -389,7 +389,7 @@ pub(super) fn packed_linear<B: Kernels>(
     layout: PackedLayout,
     bias: Option<Tensor<B, 1>>,
 ) -> Tensor<B, 2> {
-    let weights = layout.weights(codes, scales).cast(x.dtype());
+    let weights = B::unpacked(codes, scales, layout, x.dtype().into());
     module::linear(x, weights, bias)
 }
 

@@ -21,7 +21,7 @@ pub(super) fn at_once<B: Kernels>(
     B::block(x, describe(batch * seq)?, seen)
 }
 
-/// The description of a block over so many rows, padding included; `None` where a layer of it is packed,
+/// The description of a block over so many rows, padding included; `None` where a layer of it is
 /// pruned or observed. What drops out is drawn in the order in which the plain version draws.
 pub(super) fn described<B: Kernels>(
     attention: &Attention<B>,

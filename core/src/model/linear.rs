@@ -92,7 +92,7 @@ impl<B: Kernels> Linear<B> {
     /// The layer as a part of a block over so many rows, padding included; `None` where it is more than
     /// a product with adapters.
     pub(super) fn projection(&self, rows: usize) -> Option<Projection<FloatTensor<B>>> {
-        if self.packed.is_some() || self.mask.is_some() || self.observer.is_some() {
+        if self.mask.is_some() || self.observer.is_some() {
             return None;
         }
         let weight = self.weight.val();
@@ -111,6 +111,7 @@ impl<B: Kernels> Linear<B> {
         Some(Projection {
             weight: weight.into_primitive().tensor(),
             matrix: self.packed_on_host.clone(),
+            packed: self.packed.as_ref().map(PackedWeight::matrix),
             bias: self.bias.as_ref().map(|bias| bias.val().into_primitive().tensor()),
             adapters,
             prepared: self.prepared.clone(),
@@ -273,7 +274,7 @@ impl<B: Kernels> Linear<B> {
     }
 
     /// Whether the weight is packed.
-    fn is_packed(&self) -> bool {
+    pub(crate) fn is_packed(&self) -> bool {
         self.packed_on_host.is_some() || self.packed.is_some()
     }
 

@@ -2,9 +2,9 @@
 //! [`PackedTable`], an embedding table. [`PackedLayout`] says how the words lie.
 
 use burn::module::{Module, Param, ParamId};
-use burn::tensor::{DType, Int, Tensor, TensorData, backend::Backend};
+use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData, backend::Backend};
 
-use crate::kernels::Kernels;
+use crate::kernels::{DeviceMatrix, Kernels};
 use crate::quant::{Number, PackedLayout, PackedWords, Quantized};
 use crate::{Error, Result};
 
@@ -34,6 +34,11 @@ impl<B: Kernels> PackedWeight<B> {
         B::packed_linear(x, self.codes.val(), self.scales.val(), self.layout, bias)
     }
 
+    /// The weights as a block takes them.
+    pub(crate) fn matrix(&self) -> DeviceMatrix {
+        B::device_matrix(self.codes.val(), self.scales.val(), self.layout)
+    }
+
     /// Inputs and outputs.
     pub fn shape(&self) -> [usize; 2] {
         [self.layout.inputs, self.layout.outputs]
@@ -41,7 +46,7 @@ impl<B: Kernels> PackedWeight<B> {
 
     /// The weights `[inputs, outputs]` that the values stand for.
     pub fn weights(&self) -> Tensor<B, 2> {
-        self.layout.weights(self.codes.val(), self.scales.val())
+        B::unpacked(self.codes.val(), self.scales.val(), self.layout, FloatDType::F32)
     }
 }
 

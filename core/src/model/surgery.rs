@@ -53,7 +53,13 @@ impl<B: Kernels> Backbone<B> {
         self.clone().linears_mut().iter().any(|(_, linear)| !linear.adapters.is_empty())
     }
 
-    /// Folds all LoRA adapters into their weights, `W + scale * A B`, and drops them.
+    /// Whether any projection is packed.
+    pub fn is_packed(&self) -> bool {
+        self.clone().linears_mut().iter().any(|(_, linear)| linear.is_packed())
+    }
+
+    /// Folds all LoRA adapters into their weights, `W + scale * A B`, and drops them; packed weights become ones of floating
+    /// point for it.
     pub fn merge_lora(mut self) -> Self {
         self.linears_mut().into_iter().for_each(|(_, linear)| linear.merge_for_good());
         self

@@ -12,6 +12,8 @@ mod packed;
 pub(crate) mod product;
 mod quantized;
 mod scheme;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
 pub use bf16::{Bf16Matrix, bf16_instructions};

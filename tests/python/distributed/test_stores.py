@@ -329,7 +329,7 @@ def test_nothing_is_written_without_a_model(tmp_path):
         lance.write(tmp_path / "db", "t", others, provenance={"model": "m", "fingerprint": "f"}, rows=1)
 
 
-def test_one_file_of_each_kind(tmp_path, docs, expected, embedder):
+def test_one_file_of_each_kind(tmp_path, docs, expected, embedder, prompted):
     from kiln_embed import run
 
     texts = tmp_path / "texts.txt"
@@ -346,6 +346,20 @@ def test_one_file_of_each_kind(tmp_path, docs, expected, embedder):
             number = int(row["id"].partition("#")[2])
             assert np.array_equal(np.array(row["embedding"], np.float32), matrix[number])
             assert ending == "npy" or row["text"] == passages()["text"][number].as_py()
+        said = Output(target).provenance
+        assert said.agrees(Provenance.of(embedder)) if ending == "parquet" else said is None
+    # A Parquet file says its model by itself, and is not taken for another's.
+    target = tmp_path / "v.parquet"
+    assert lance.write(tmp_path / "db", "alone", target) == 100
+    with pytest.raises(ValueError, match="these vectors are of"):
+        lance.write(tmp_path / "db", "others", target, provenance=prompted)
+    table = pyarrow.parquet.read_table(target)
+    pyarrow.parquet.write_table(table.replace_schema_metadata(None), target)
+    assert Output(target).provenance is None
+    for odd in ["{}", "1", "no JSON"]:
+        pyarrow.parquet.write_table(table.replace_schema_metadata({"kiln.settings": odd}), target)
+        with pytest.raises(ValueError, match="v.parquet: kiln.settings is not what kiln embed writes"):
+            Output(target)
 
 
 def test_an_output_is_read_as_far_as_it_is_complete(tmp_path, vectors, docs):

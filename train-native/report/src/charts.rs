@@ -13,7 +13,7 @@ pub struct Series {
 }
 
 const SIZE: (u32, u32) = (760, 320);
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 12] = [
     RGBColor(31, 111, 235),
     RGBColor(210, 90, 30),
     RGBColor(40, 150, 90),
@@ -22,9 +22,15 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(210, 60, 130),
     RGBColor(30, 160, 180),
     RGBColor(110, 110, 110),
+    RGBColor(130, 20, 40),
+    RGBColor(110, 80, 40),
+    RGBColor(20, 60, 110),
+    RGBColor(20, 20, 20),
 ];
-/// Height of the names above lines.
+/// Height of a row of the names above lines.
 const LEGEND: u32 = 26;
+/// Where a row of names begins.
+const NAMES: i32 = 76;
 
 fn colour(i: usize) -> RGBColor {
     COLOURS[i % COLOURS.len()]
@@ -55,6 +61,23 @@ pub fn line_chart(x: &str, y: &str, series: &[Series]) -> Result<String> {
     Ok(svg)
 }
 
+/// Where each line's name begins and in which row it stands; one line needs no name.
+fn legend(series: &[Series]) -> Vec<(i32, i32)> {
+    if series.len() < 2 {
+        return Vec::new();
+    }
+    let (mut left, mut row) = (NAMES, 0);
+    let place = |line: &Series| {
+        let width = 46 + 7 * line.name.chars().count() as i32;
+        if left > NAMES && left + width > SIZE.0 as i32 {
+            (left, row) = (NAMES, row + 1);
+        }
+        left += width;
+        (left - width, row)
+    };
+    series.iter().map(place).collect()
+}
+
 /// Whether a point has a place; a line is broken where one has none, such as the loss of a step that overflowed.
 fn drawn(point: &(f64, f64)) -> bool {
     point.0.is_finite() && point.1.is_finite()
@@ -70,8 +93,11 @@ fn draw_lines(
     let points = || series.iter().flat_map(|series| series.points.iter());
     let (left, right) = span(points().map(|point| point.0));
     let (low, high) = span(points().map(|point| point.1));
-    let area = SVGBackend::with_string(svg, (SIZE.0, SIZE.1 + LEGEND)).into_drawing_area();
-    let (names, plot) = area.split_vertically(if series.len() > 1 { LEGEND } else { 0 });
+    let places = legend(series);
+    let height = places.last().map_or(0, |(_, row)| LEGEND * (*row as u32 + 1));
+    let size = (SIZE.0, SIZE.1 + height.max(LEGEND));
+    let area = SVGBackend::with_string(svg, size).into_drawing_area();
+    let (names, plot) = area.split_vertically(height);
     let mut chart = ChartBuilder::on(&plot)
         .margin(12)
         .x_label_area_size(38)
@@ -95,17 +121,16 @@ fn draw_lines(
         .max_light_lines(0)
         .bold_line_style(RGBColor(228, 228, 228))
         .draw()?;
-    let mut left = 76;
     for (i, line) in series.iter().enumerate() {
         let style = colour(i).stroke_width(2);
         for part in line.points.split(|point| !drawn(point)) {
             chart.draw_series(LineSeries::new(part.iter().copied(), style))?;
         }
-        if series.len() > 1 {
+        if let Some((left, row)) = places.get(i) {
+            let top = row * LEGEND as i32;
             let text = ("sans-serif", 13).into_font().color(&RGBColor(40, 40, 40));
-            names.draw(&PathElement::new(vec![(left, 16), (left + 18, 16)], style))?;
-            names.draw(&Text::new(line.name.clone(), (left + 24, 9), text))?;
-            left += 24 + line.name.chars().count() as i32 * 7 + 22;
+            names.draw(&PathElement::new(vec![(*left, top + 16), (left + 18, top + 16)], style))?;
+            names.draw(&Text::new(line.name.clone(), (left + 24, top + 9), text))?;
         }
     }
     drop(chart);
@@ -186,5 +211,26 @@ mod tests {
             line_chart("step", "loss", &[Series { name: "loss".into(), points: lost }]).unwrap();
         assert_eq!(lost.matches("stroke-width=\"2\" points").count(), 2, "{lost}");
         assert!(!lost.contains("NaN"), "{lost}");
+    }
+
+    #[test]
+    fn names_of_many_lines_stand_in_rows() {
+        let name = "level 4 alone, the easiest";
+        let line = |i| Series { name: format!("{name} {i}"), points: vec![(1.0, 0.0), (2.0, 1.0)] };
+        let series: Vec<Series> = (0..9).map(line).collect();
+        let places = legend(&series);
+        assert_eq!(places[..3], [(76, 0), (318, 0), (76, 1)]);
+        assert_eq!(places[8].1, 4);
+        assert!(legend(&series[..1]).is_empty());
+        let height = |series: &[Series]| {
+            let svg = line_chart("step", "score", series).unwrap();
+            let of = svg.split("height=\"").nth(1).unwrap().split('"').next().unwrap();
+            of.parse::<u32>().unwrap()
+        };
+        assert_eq!(height(&series), height(&series[..2]) + 4 * LEGEND);
+        assert_eq!(height(&series[..1]), height(&series[..2]));
+        for (i, colour) in COLOURS.iter().enumerate() {
+            assert!(!COLOURS[..i].contains(colour), "{i}");
+        }
     }
 }

@@ -53,6 +53,15 @@ impl Page {
         self.push(format_args!("<figure role=\"img\" aria-label=\"{caption}\">{svg}<figcaption>{caption}</figcaption></figure>\n"))
     }
 
+    /// Small SVG pictures beside each other, each with its caption.
+    pub fn figures(&mut self, pictures: &[(String, String)]) -> &mut Self {
+        self.push(format_args!("<div class=\"beside\">\n"));
+        for (svg, caption) in pictures {
+            self.figure(svg, caption);
+        }
+        self.push(format_args!("</div>\n"))
+    }
+
     /// A table; the first row is its header.
     pub fn table(&mut self, rows: &[Vec<String>]) -> &mut Self {
         let mut html = String::from("<div class=\"wide\"><table>\n");

@@ -29,6 +29,9 @@ pub(super) struct SweepArgs {
     /// Seeds to use instead of the sweep's
     #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = seed())]
     seeds: Vec<u64>,
+    /// Also keep each run's model every so many steps, in its folder's steps/, for `kiln eval`
+    #[arg(long, value_name = "STEPS", default_value_t = 0, hide_default_value = true)]
+    save_every: u32,
     /// Train on several devices of one kind together, such as cuda:0,cuda:1
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     devices: Vec<DeviceChoice>,
@@ -46,7 +49,8 @@ pub(super) fn run(args: &SweepArgs, global: &Global) -> Result<()> {
     };
     let chosen = if args.devices.is_empty() { vec![global.device] } else { args.devices.clone() };
     let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-    let results = sweep(&plan, &folder, &args.set, &args.output, &devices, terminal)?;
+    let save_every = args.save_every as usize;
+    let results = sweep(&plan, &folder, &args.set, &args.output, save_every, &devices, terminal)?;
     terminal.result(&results, || {
         format!("{}\nreport   {}", sweep_table(&results), args.output.join("report.html").display())
     })

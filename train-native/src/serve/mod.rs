@@ -1,7 +1,7 @@
 //! A server of embeddings and rankings: OpenAI's `/v1/embeddings`, the routes of text-embeddings-inference, and
 //! `/v1/rerank`.
 //!
-//! `connections (how many, how long) -> access (who may ask) -> routes (body, request, tokens) ->
+//! `connections (how many, how long) -> access (who may ask) -> routes -> Server (body, request, tokens) ->
 //! Batcher (turns, one thread with the model) -> answer`
 //!
 //! What a stranger can make the server hold or do is bounded by [`Limits`]; SERVING.md lists them.
@@ -19,6 +19,7 @@ mod refusal;
 mod request;
 mod rerank;
 mod routes;
+mod server;
 mod telemetry;
 mod traces;
 
@@ -41,7 +42,7 @@ pub use request::{
     EmbeddingRequest, Protocol, RerankProtocol, RerankRequest, parse_request, parse_rerank,
 };
 pub use rerank::ServedReranker;
-use routes::Hosted;
+use server::Hosted;
 pub use telemetry::Telemetry;
 use traces::Traces;
 

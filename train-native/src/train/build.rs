@@ -319,6 +319,7 @@ pub fn base_model<B: Kernels>(
     let recipe = &recipe.model;
     let keeps_bf16 = compute == ComputeDtype::Bf16
         && recipe.lora.is_some()
+        && recipe.frozen_weights.is_none()
         && !B::HOST
         && !recipe.keep_zeros
         && B::supports_dtype(device, DType::BF16)
@@ -329,8 +330,11 @@ pub fn base_model<B: Kernels>(
         attention: recipe.attention,
         max_length: recipe.max_length,
         text: recipe.text_options(),
-        // Training is in floating point.
-        precision: if keeps_bf16 { WeightPrecision::Bf16 } else { WeightPrecision::Full },
+        precision: match recipe.frozen_weights {
+            Some(scheme) => WeightPrecision::Rounded(scheme),
+            None if keeps_bf16 => WeightPrecision::Bf16,
+            None => WeightPrecision::Full,
+        },
     };
     let embedder = load_to_train::<B>(base, &options, device, terminal)?;
     let embedder = embedder.map_model(|mut model| {

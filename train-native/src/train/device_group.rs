@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Shape, Tensor, TensorData};
+use burn::tensor::{BasicOps, Int, Shape, Tensor, TensorData};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::tokenizer::Tokens;
 use kiln_embed::train::{Chunk, ChunkSize};
@@ -449,10 +449,10 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 
 /// A tensor on another device, by way of the host's memory. Burn moves one between two CUDA devices by NCCL, which has to
 /// be there, and in which two devices that send to one another at once wait for one another's receiving.
-pub(super) fn moved<B: Backend, const D: usize>(
-    tensor: Tensor<B, D>,
+pub(super) fn moved<B: Backend, const D: usize, K: BasicOps<B>>(
+    tensor: Tensor<B, D, K>,
     device: &B::Device,
-) -> Tensor<B, D> {
+) -> Tensor<B, D, K> {
     if tensor.device() == *device {
         return tensor;
     }
@@ -470,6 +470,15 @@ pub(super) fn copied<B: TrainingBackend, M: Module<B>>(module: &M, device: &B::D
             let inner = moved(tensor.inner(), self.0);
             let tensor = Tensor::from_inner(inner).set_require_grad(trains);
             Param::from_mapped_value(id, tensor, mapper)
+        }
+
+        // Of packed weights.
+        fn map_int<const D: usize>(
+            &mut self,
+            param: Param<Tensor<B, D, Int>>,
+        ) -> Param<Tensor<B, D, Int>> {
+            let (id, tensor, mapper) = param.consume();
+            Param::from_mapped_value(id, moved(tensor, self.0), mapper)
         }
     }
     module.clone().map(&mut Copy::<B>(device))

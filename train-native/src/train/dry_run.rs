@@ -387,6 +387,8 @@ struct Parameters {
     frozen: usize,
     /// Of those that do not train: the weights of products, which a GPU keeps in bf16 as the base's file has them.
     bf16_factors: usize,
+    /// Of those that do not train: what stays packed (`model.frozen_weights`).
+    packed: usize,
 }
 
 impl Parameters {
@@ -429,7 +431,10 @@ impl Parameters {
                 continue;
             }
             counted.frozen += size;
-            if path.contains(".blocks.") && path.ends_with(".weight") {
+            if recipe.frozen_weights.is_some() {
+                let is_matrix = path.contains(".backbone.") && path.ends_with(".weight");
+                counted.packed += if is_matrix { size } else { 0 };
+            } else if path.contains(".blocks.") && path.ends_with(".weight") {
                 counted.bf16_factors += size;
             }
         }
@@ -469,7 +474,7 @@ fn memory(
     recipe: &Recipe,
     stage: &Stage,
     EmbedderConfig { config, pooling, .. }: &EmbedderConfig,
-    Parameters { trained, frozen, bf16_factors }: Parameters,
+    Parameters { trained, frozen, bf16_factors, packed }: Parameters,
     ranks: Ranks,
     place: MemoryPlace,
 ) -> Memory {
@@ -545,10 +550,12 @@ fn memory(
         _ => rows,
     };
     let rounds = place == MemoryPlace::Gpu && recipe.compute.precision == ComputeDtype::Bf16;
-    // Weights of the feed-forward in f32 are rounded once for all of its rows.
-    let rounded = match rounds && bf16_factors == 0 {
-        true => (2 + gates) * hidden * inner * factor_bytes,
-        false => 0,
+    let rounded = match recipe.model.frozen_weights {
+        // One packed weight at a time becomes a factor.
+        Some(_) => hidden * inner.max(row) * factor_bytes,
+        // Weights of the feed-forward in f32 are rounded once for all of its rows.
+        None if rounds && bf16_factors == 0 => (2 + gates) * hidden * inner * factor_bytes,
+        None => 0,
     };
     let feed_forward = rounded
         + inner_rows * ((2 + gates) * 4 + factor_bytes + dropped) * inner
@@ -574,16 +581,20 @@ fn memory(
     } else {
         passing = passing.max(pooling_bytes(pooling, config, texts_at_once, longest));
     }
+    let whole = trained + frozen - packed;
+    let in_words = recipe.model.frozen_weights.map_or(0, |scheme| {
+        let scales = scheme.block.map_or(0, |block| packed / block);
+        packed * scheme.number.bits() / 8 + scales * size_of::<f32>()
+    });
     let weights = match (lower, place) {
-        (false, _) => 4 * (trained + frozen),
+        (false, _) => 4 * whole,
         // Beside f32 the copy with which products are computed.
-        (true, MemoryPlace::Host) => 6 * (trained + frozen),
+        (true, MemoryPlace::Host) => 6 * whole,
         // What is in f32 is rounded where it is multiplied.
-        (true, MemoryPlace::Gpu) if rounds => {
-            4 * (trained + frozen - bf16_factors) + 2 * bf16_factors
-        }
-        (true, MemoryPlace::Gpu) => 6 * (trained + frozen),
+        (true, MemoryPlace::Gpu) if rounds => 4 * (whole - bf16_factors) + 2 * bf16_factors,
+        (true, MemoryPlace::Gpu) => 6 * whole,
     };
+    let weights = weights + in_words;
     // A chunk's beside the sum of the batch's before it, and that beside the batches' before it. Where the recipe does not say
     // how large chunks are, each of several ranks gets two or more (`DeviceGroup::chunk_size`). The sum over the ranks goes
     // bucket by bucket, when one gradient is left, and the new values of a shared optimizer come when none is.

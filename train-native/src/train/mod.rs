@@ -62,7 +62,7 @@ pub use model_card::ModelCard;
 pub use plan::{Silent, TrainObserver, TrainOutcome, TrainPlan};
 pub use report::{curves, training_page};
 pub use run::{CHECKPOINTS, train};
-pub use sweep::{SetScores, SweepRun, VariantScores, sweep, sweep_table};
+pub use sweep::{SetScores, StepScores, SweepRun, VariantScores, sweep, sweep_table};
 pub use telemetry::{Point, Telemetry};
 pub use trained::{Trained, TrainedShape};
 

@@ -24,7 +24,9 @@ use super::memory::KeptMemory;
 use super::optimizer::{self, optimizer_of};
 use super::plan::{Silent, TrainObserver, TrainOutcome, TrainPlan};
 use super::scale::LossScale;
-use super::setup::{ModelParts, advise_of_state, check_texts, chunk_runner, enter_stage, start};
+use super::setup::{
+    ModelParts, advise_of_state, check_frozen, check_texts, chunk_runner, enter_stage, start,
+};
 use super::sharding::{self, Owners};
 use super::telemetry::Live;
 use super::{Best, Checkpoint, Point, Position, StepContext, Telemetry, Trained, objective};
@@ -556,13 +558,16 @@ fn describe<B: TrainingBackend>(terminal: Terminal, stage: &Stage, train_model: 
         let counted = parameters.iter().filter(|parameter| parameter.trains == trains);
         counted.map(|parameter| parameter.size).sum()
     };
+    let frozen = match train_model.backbone().is_packed() {
+        true => "the packed weights of the base".to_string(),
+        false => thousands(count(false)),
+    };
     terminal.note(format!(
-        "stage {}: {} of {}; {} parameters train, {} are frozen",
+        "stage {}: {} of {}; {} parameters train, {frozen} are frozen",
         stage.name,
         counted(stage.steps, "step", "steps"),
         counted(stage.batch_size * stage.accumulation, "query", "queries"),
         thousands(count(true)),
-        thousands(count(false)),
     ));
 }
 
@@ -640,6 +645,7 @@ pub fn train<B: TrainingBackend>(
     let layers = train_model.backbone().layers();
     let causal = train_model.model.attention() == AttentionMode::Causal;
     check_texts(&parts, plan.recipe, plan.sets, layers, causal)?;
+    check_frozen(&train_model, &plan.recipe.model)?;
     advise_of_state(&parts, train_model.model.pooling().config(), plan.recipe, plan.terminal);
     if let Some((saved, _)) = &plan.resume {
         saved.check_data(plan.sets)?;

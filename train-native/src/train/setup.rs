@@ -17,14 +17,16 @@ use kiln_embed::reranker::{
     Answer, PairInput, Reranker, RerankerParts, ScoreActivation, ScoreHead, Scorer,
 };
 use kiln_embed::tokenizer::Tokenizer;
-use kiln_embed::train::{ChunkRunner, TrainModel, Trains, set_trainable};
+use kiln_embed::train::{ChunkRunner, TrainModel, Trains, set_trainable, sizes};
 
 use super::Trained;
 use super::distillation::{Teacher, projection};
 use super::mntp::mask_token;
 use super::reconstruction::written_eos;
 use crate::data::{DataSet, mixed};
-use crate::recipe::{Compute, ComputeDtype, INSTRUCTION_FORMAT, Objective, Recipe, instructed};
+use crate::recipe::{
+    Compute, ComputeDtype, INSTRUCTION_FORMAT, ModelRecipe, Objective, Recipe, instructed,
+};
 use crate::terminal::Terminal;
 
 /// A model less its parameters.
@@ -57,22 +59,9 @@ pub(super) fn start<B: TrainingBackend>(
     model: impl Into<Trained<B::InnerBackend>>,
     lm_head: Option<TensorData>,
 ) -> (ModelParts<B>, TrainModel<B>) {
-    let (model, score_head, table, parts) = match model.into() {
+    let (embedder, scorer, input, activation) = match model.into() {
         Trained::Embedder(embedder) => {
-            let EmbedderParts { model, tokenizer, prompts, device, tokenizer_files } =
-                embedder.into_parts();
-            let (input, activation) = (PairInput::Template, ScoreActivation::Identity);
-            let answer = None;
-            let parts = ModelParts::<B> {
-                tokenizer,
-                prompts,
-                tokenizer_files,
-                input,
-                answer,
-                activation,
-                device,
-            };
-            (model, None, None, parts)
+            (embedder.into_parts(), None, PairInput::Template, ScoreActivation::Identity)
         }
         Trained::Reranker(reranker) => {
             let RerankerParts {
@@ -85,24 +74,20 @@ pub(super) fn start<B: TrainingBackend>(
                 device,
             } = reranker.into_parts();
             let prompts = Prompts::default();
-            let (score_head, answer, table) = match scorer {
-                Scorer::Head(head) => (Some(head), None, None),
-                Scorer::Logits(answer, table) => {
-                    (None, Some(answer), table.map(Tensor::<B, 2>::from_inner))
-                }
-            };
-            let parts = ModelParts::<B> {
-                tokenizer,
-                prompts,
-                tokenizer_files,
-                input,
-                answer,
-                activation,
-                device,
-            };
-            (model, score_head, table, parts)
+            let embedder = EmbedderParts { model, tokenizer, prompts, tokenizer_files, device };
+            (embedder, Some(scorer), input, activation)
         }
     };
+    let EmbedderParts { model, tokenizer, prompts, tokenizer_files, device } = embedder;
+    let (score_head, answer, table) = match scorer {
+        None => (None, None, None),
+        Some(Scorer::Head(head)) => (Some(head), None, None),
+        Some(Scorer::Logits(answer, table)) => {
+            (None, Some(answer), table.map(Tensor::<B, 2>::from_inner))
+        }
+    };
+    let parts =
+        ModelParts::<B> { tokenizer, prompts, tokenizer_files, input, answer, activation, device };
     let table = table.or_else(|| lm_head.map(|head| Tensor::from_data(head, &parts.device)));
     let train_model = TrainModel {
         model: EmbeddingModel::from_inner(model),
@@ -115,10 +100,11 @@ pub(super) fn start<B: TrainingBackend>(
 }
 
 impl<B: TrainingBackend> ModelParts<B> {
-    /// The model as it is, to evaluate and to save: with its adapters merged, where that takes no memory of a GPU.
+    /// The model as it is, to evaluate and to save: with its adapters merged, where that takes no memory of a GPU
+    /// and unpacks nothing.
     pub(super) fn trained(&self, train_model: &TrainModel<B>) -> Result<Trained<B::InnerBackend>> {
         let mut model = train_model.model.valid();
-        if B::HOST {
+        if B::HOST && !model.backbone().is_packed() {
             model = model.map_backbone(Backbone::merge_lora);
         }
         let (tokenizer, files) = (self.tokenizer.clone(), self.tokenizer_files.clone());
@@ -234,6 +220,30 @@ pub(super) fn check_texts<B: TrainingBackend>(
                 parts.input.tokenize(&parts.tokenizer, "a", "a").map(drop).with_context(place)?;
             }
             Objective::Contrastive | Objective::Distillation | Objective::Similarity => {}
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to train by its name what stays packed, before anything is trained.
+///
+/// # Errors
+/// The first such name.
+pub(super) fn check_frozen<B: TrainingBackend>(
+    train_model: &TrainModel<B>,
+    model: &ModelRecipe,
+) -> Result<()> {
+    let Some(scheme) = model.frozen_weights else {
+        return Ok(());
+    };
+    let sizes = sizes(train_model);
+    // On the host nothing stands in the place of a packed weight.
+    let packed = |(path, size): &&(String, usize)| *size == 0 || path.contains(".packed.");
+    for (path, _) in sizes.iter().filter(packed) {
+        if let Some(name) = model.train.iter().find(|name| path.contains(name.as_str())) {
+            bail!(
+                "model.train names {name:?}, and model.frozen_weights keeps weights of it in {scheme}; leave one of the two out"
+            );
         }
     }
     Ok(())

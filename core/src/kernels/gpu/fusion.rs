@@ -14,7 +14,7 @@ use burn_ir::{CustomOpIr, HandleContainer, OperationIr, OperationOutput, TensorI
 #[cfg(feature = "autodiff")]
 use crate::kernels::{Block, BlockGradients, BlockOf, Tape, on_device};
 use crate::kernels::{
-    DropoutMask, Heads, Kernels, Norm, Packing, Place, RotaryTables, Seen, plain,
+    DropoutMask, Heads, Kernels, Norm, Packing, Place, Reading, RotaryTables, Seen, plain,
 };
 use crate::quant::PackedLayout;
 
@@ -318,6 +318,20 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         }
     }
 
+    fn unpacked(
+        codes: Tensor<Self, 2, Int>,
+        scales: Tensor<Self, 2>,
+        layout: PackedLayout,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        let inputs = vec![codes.into_primitive(), lazy(scales)];
+        let to = (Shape::from([layout.inputs, layout.outputs]), dtype.into());
+        opaque::<B, 2>("unpacked", inputs, to, move |inputs| {
+            let (codes, scales) = (inputs.int(), inputs.float());
+            B::unpacked(codes, scales, layout, dtype).into_primitive()
+        })
+    }
+
     fn packed_rows(
         ids: Tensor<Self, 2, Int>,
         codes: Tensor<Self, 2, Int>,
@@ -331,6 +345,13 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
             let (ids, codes, scales) = (inputs.int(), inputs.int(), inputs.float());
             B::packed_rows(ids, codes, scales, layout).into_primitive()
         })
+    }
+
+    fn begin_reading(number: Tensor<Self, 1>) -> Reading {
+        let number = lazy(number);
+        // What it is made of may still wait for more to be fused with.
+        let number = number.client.clone().resolve_tensor_float::<B>(number);
+        B::begin_reading(Tensor::from_primitive(TensorPrimitive::Float(number)))
     }
 }
 

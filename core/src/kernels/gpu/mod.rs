@@ -16,6 +16,10 @@ mod product;
 mod rows;
 mod softmax;
 
+use std::fmt::Debug;
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
+
 use burn::nn::{LayerNorm, RmsNorm};
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Bool, DType, FloatDType, Int, Shape, Tensor, TensorPrimitive, module};
@@ -25,7 +29,9 @@ use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElemen
 
 #[cfg(feature = "autodiff")]
 use super::{Block, BlockGradients, BlockOf, Tape, on_device};
-use super::{DropoutMask, Heads, Kernels, Norm, Packing, Place, RotaryTables, Seen, plain};
+use super::{
+    DropoutMask, Heads, Kernels, Norm, Packing, Place, Reading, RotaryTables, Seen, plain,
+};
 use crate::quant::PackedLayout;
 
 /// What this crate's kernels are compiled of. cubecl names a compiled kernel by its types and constants and not by its
@@ -258,10 +264,13 @@ where
         layout: PackedLayout,
         bias: Option<Tensor<Self, 1>>,
     ) -> Tensor<Self, 2> {
-        if x.dtype() != DType::F32 {
+        let ([rows, _], [_, width], device) = (x.dims(), codes.dims(), x.device());
+        let many = rows >= product::UNPACKED_FROM
+            && product::has_matrix_units(&R::client(&device))
+            && (4 * layout.inputs * width) as u64 <= Self::largest_tensor(&device);
+        if x.dtype() != DType::F32 || many {
             return plain::packed_linear(x, codes, scales, layout, bias);
         }
-        let [_, width] = codes.dims();
         // The bias is added after the padding outputs have been cut off.
         let (inside, after) = match width == layout.outputs {
             true => (bias, None),
@@ -282,6 +291,19 @@ where
         }
     }
 
+    fn unpacked(
+        codes: Tensor<Self, 2, Int>,
+        scales: Tensor<Self, 2>,
+        layout: PackedLayout,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        let [_, width] = codes.dims();
+        let (codes, scales) = (codes.into_primitive(), primitive(scales));
+        let weights = product::unpacked(codes, scales, layout, dtype.into());
+        let weights = float::<_, _, _, _, 2>(weights);
+        if width == layout.outputs { weights } else { weights.narrow(1, 0, layout.outputs) }
+    }
+
     fn packed_rows(
         ids: Tensor<Self, 2, Int>,
         codes: Tensor<Self, 2, Int>,
@@ -290,6 +312,32 @@ where
     ) -> Tensor<Self, 3> {
         float(rows::rows(ids.into_primitive(), codes.into_primitive(), primitive(scales), layout))
     }
+
+    fn begin_reading(number: Tensor<Self, 1>) -> Reading {
+        let CubeTensor { client, handle, .. } = primitive(number);
+        let mut reading: Reading = Box::pin(async move {
+            // The copy is queued here, and its end is waited for below, which blocks and knows no other way.
+            let copy = client.read_async(vec![handle]);
+            later().await;
+            let copied = copy.await.map_err(|error| short(&error))?;
+            let number = copied.first().and_then(|bytes| bytes.first_chunk::<4>());
+            number.map(|bytes| f32::from_ne_bytes(*bytes)).ok_or_else(|| "nothing came".to_string())
+        });
+        // As far as `later`.
+        let _ = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        reading
+    }
+}
+
+/// Is pending when it is asked for the first time.
+async fn later() {
+    let mut asked = false;
+    poll_fn(|_| if std::mem::replace(&mut asked, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+/// The beginning of an error, which may hold a kernel's source or a backtrace.
+fn short(error: &impl Debug) -> String {
+    format!("{error:?}").chars().take(200).collect()
 }
 
 /// A tensor as cubecl has it.

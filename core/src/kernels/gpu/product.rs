@@ -1,10 +1,11 @@
-//! MatmulPrecision with weights, a tile at a time in shared memory. Packed weights are unpacked there, in
-//! the dispatch that multiplies them.
+//! Products with weights, a tile at a time in shared memory. Packed weights are unpacked there, in
+//! the dispatch that multiplies them; or as a whole, for the backend's own product.
 
+use burn::tensor::DType;
 use burn_cubecl::{CubeRuntime, kernel::into_contiguous, tensor::CubeTensor};
-use cubecl::prelude::*;
+use cubecl::{calculate_cube_count_elemwise, prelude::*};
 
-use super::{LANES, new_tensor};
+use super::{LANES, new_tensor, new_tensor_of};
 use crate::quant::PackedLayout;
 
 /// Invocations of a workgroup along rows and along outputs.
@@ -15,6 +16,17 @@ const OUTPUTS: usize = SIDE;
 const INPUTS: usize = 32;
 /// Inputs of a tile, in vectors.
 const STEP: usize = INPUTS / LANES;
+
+/// From so many rows on packed weights are unpacked as a whole, where a device [has matrix units](has_matrix_units): to write
+/// and read each weight in f32 costs the same for any number of rows, while what tiles cost grows with it. An estimate: at
+/// 3 TB/s it is what some 30 rows take at 20 TFLOP/s.
+pub(super) const UNPACKED_FROM: usize = 64;
+
+/// Whether the backend multiplies f32 on matrix units (as TF32 on CUDA's).
+pub(super) fn has_matrix_units<R: CubeRuntime>(client: &ComputeClient<R>) -> bool {
+    let factor = tf32::as_type_native_unchecked().storage_type();
+    client.properties().features.matmul.cmma.iter().any(|config| config.a_type == factor)
+}
 
 /// The tiles that both products share: an invocation computes `each_row` rows by four outputs, a
 /// workgroup `8 each_row` rows by 32 outputs. Its tiles of inputs and weights take at most 12 KiB.
@@ -166,6 +178,41 @@ fn packed_product<V: Size>(
     tiles.write(bias, y, rows, row_of_y, each_row);
 }
 
+/// One invocation for each word of four outputs: `y` `[inputs, outputs]`, of so many `words` with `row_of_y` vectors each.
+#[cube(launch)]
+fn unpacked_words<F: Float, V: Size>(
+    codes: &Array<Vector<u32, V>>,
+    scales: &Array<Vector<f32, V>>,
+    y: &mut Array<Vector<F, V>>,
+    words: usize,
+    inputs: usize,
+    row_of_y: usize,
+    #[comptime] bits: usize,
+    #[comptime] block: usize,
+    #[define(F)] _out: StorageType,
+) {
+    let each = comptime!(32 / bits);
+    let mask = comptime!((1u32 << bits) - 1);
+    let offset = comptime!((1i64 << (bits - 1)) as f32);
+    if ABSOLUTE_POS < words * row_of_y {
+        let first = ABSOLUTE_POS / row_of_y * each;
+        let column = ABSOLUTE_POS % row_of_y;
+        let word = codes[ABSOLUTE_POS];
+        #[unroll]
+        for number in 0..each {
+            let input = first + number;
+            // The last word may have more than there are.
+            if input < inputs {
+                let shift = Vector::new(comptime!((number * bits) as u32));
+                let code = (word >> shift) & Vector::new(mask);
+                let value = Vector::<f32, V>::cast_from(code) - Vector::new(offset);
+                let value = value * scales[input / block * row_of_y + column];
+                y[input * row_of_y + column] = Vector::<F, V>::cast_from(value);
+            }
+        }
+    }
+}
+
 /// `x [rows, inputs]` by full weights `[inputs, outputs]`, plus a bias.
 #[cube(launch)]
 fn full_product<V: Size>(
@@ -269,6 +316,36 @@ pub(super) fn packed<R: CubeRuntime>(
         rows_each(rows),
         layout.bits,
         layout.block,
+    );
+    y
+}
+
+/// See [`Kernels::unpacked`](super::Kernels::unpacked); outputs are padded to whole vectors.
+pub(super) fn unpacked<R: CubeRuntime>(
+    codes: CubeTensor<R>,
+    scales: CubeTensor<R>,
+    layout: PackedLayout,
+    dtype: DType,
+) -> CubeTensor<R> {
+    let (words, width) = (codes.meta.shape()[0], codes.meta.shape()[1]);
+    let y = new_tensor_of(&scales, [layout.inputs, width], dtype);
+    let row_of_y = width / LANES;
+    let (client, dim) = (y.client.clone(), CubeDim::new_1d(64));
+    let count = calculate_cube_count_elemwise(&client, words * row_of_y, dim);
+    unpacked_words::launch::<R>(
+        &client,
+        count,
+        dim,
+        LANES,
+        into_contiguous(codes).into_array_arg(),
+        into_contiguous(scales).into_array_arg(),
+        y.clone().into_array_arg(),
+        words,
+        layout.inputs,
+        row_of_y,
+        layout.bits,
+        layout.block,
+        dtype.into(),
     );
     y
 }

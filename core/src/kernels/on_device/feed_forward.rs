@@ -6,7 +6,7 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 
 use super::projection::{self, OfProjection, Rows};
-use super::{Adapter, InnerTape, activation, columns, joined, rows};
+use super::{Adapter, InnerTape, InnerTapes, activation, columns, joined, rows};
 use crate::kernels::{Block, BlockOf, INNER_AT_ONCE, Kernels};
 
 /// Values of an inner state that are held at once. Tests have several tiles.
@@ -48,7 +48,7 @@ pub(super) fn forward<B: Kernels>(
     block: &BlockOf<B>,
     [gates, ups, downs]: Adapters<'_, B>,
     [trains, unread]: [bool; 2],
-) -> (Option<Tensor<B, 2>>, Vec<InnerTape<B>>) {
+) -> (Option<Tensor<B, 2>>, Option<InnerTapes<B>>) {
     let own = Projections::<B>::of(block);
     let down = (!unread).then(|| Rows::<B>::new(&block.down, block.precision));
     let (mut outputs, mut tape) = (Vec::new(), Vec::new());
@@ -87,12 +87,14 @@ pub(super) fn forward<B: Kernels>(
             tape.push(InnerTape { rows: tile, gate, up, of_gate, of_up, of_down });
         }
     }
+    let mut tape = tape.into_iter();
+    let tape = tape.next().map(|first| InnerTapes { first, rest: tape.collect() });
     (down.map(|_| joined(outputs, 0)), tape)
 }
 
 /// From the gradient `[rows, hidden]` of what [`forward`] gives to that of its input, f32, and those of the projections.
 pub(super) fn backward<B: Kernels>(
-    tape: &[InnerTape<B>],
+    tape: &InnerTapes<B>,
     input: &Tensor<B, 2>,
     gradient: &Tensor<B, 2>,
     block: &BlockOf<B>,
@@ -130,15 +132,13 @@ pub(super) fn backward<B: Kernels>(
         };
         (of_x, OfInner { gate, up, down })
     };
-    let mut of_input = Vec::new();
-    let of_tiles = tape.iter().map(|tile| {
-        let (of_x, of_own) = of_tile(tile);
+    let (of_x, mut of_own) = of_tile(&tape.first);
+    let mut of_input = vec![of_x];
+    for tile in &tape.rest {
+        let (of_x, more) = of_tile(tile);
         of_input.push(of_x);
-        of_own
-    });
-    let Some(of_own) = of_tiles.reduce(sum) else {
-        unreachable!("the forward pass has made a tile");
-    };
+        of_own = sum(of_own, more);
+    }
     (joined(of_input, 0), of_own)
 }
 

@@ -26,7 +26,7 @@ pub(in super::super) fn forward<B: Kernels>(
     }
     let shape @ [batch, seq, hidden] = x.dims();
     let (y, tape) = run(x.reshape([batch * seq, hidden]), [batch, seq], block, seen, trains);
-    Some((primitive(y.reshape(shape)), trains.then(|| Tape(Arc::new(tape)))))
+    Some((primitive(y.reshape(shape)), tape.map(|tape| Tape(Arc::new(tape)))))
 }
 
 fn run<B: Kernels>(
@@ -35,7 +35,7 @@ fn run<B: Kernels>(
     block: &BlockOf<B>,
     seen: Seen<'_, B>,
     trains: bool,
-) -> (Tensor<B, 2>, super::Tape<B>) {
+) -> (Tensor<B, 2>, Option<super::Tape<B>>) {
     let precision = block.precision;
     let projections = [
         Some(&block.qkv),
@@ -103,7 +103,7 @@ fn run<B: Kernels>(
         Some(y) => join(x, y, &block.feed_forward),
         None => (x.clone(), BranchTape { input: x, inside: None, after: None }),
     };
-    let tape = super::Tape {
+    let tape = inner.map(|inner| super::Tape {
         shape,
         angles: seen.angles.cloned(),
         mask: seen.mask.cloned(),
@@ -114,7 +114,7 @@ fn run<B: Kernels>(
         output,
         feed_forward,
         inner,
-    };
+    });
     (x, tape)
 }
 

@@ -7,7 +7,7 @@
 //! tokens after others, and none of them has more than [`feed_forward::AT_ONCE`] values.
 //!
 //! * `forward`, `backward`: the whole;
-//! * `projection`: products with adapters;
+//! * `projection`: products with adapters, of weights in floating point or in few bits;
 //! * `attention`, `feed_forward`, `norm`, `activation`: the parts and their gradients.
 
 mod activation;
@@ -43,8 +43,7 @@ struct Tape<B: Kernels> {
     qkv: Vec<Low<B>>,
     output: Vec<Low<B>>,
     feed_forward: BranchTape<B>,
-    /// Of some rows after others.
-    inner: Vec<InnerTape<B>>,
+    inner: InnerTapes<B>,
 }
 
 /// Queries, keys and values.
@@ -53,6 +52,12 @@ enum Sides<B: Kernels> {
     Projected([Tensor<B, 2>; 3]),
     /// `[batch, heads, seq, width]`, as attention takes them: where heads have no norms, whose gradients need the others.
     Attended([Tensor<B, 4>; 3]),
+}
+
+/// What is kept of the feed-forward's inner states: of its first rows, and of some after others.
+struct InnerTapes<B: Kernels> {
+    first: InnerTape<B>,
+    rest: Vec<InnerTape<B>>,
 }
 
 /// What is kept of the feed-forward's inner states of some rows.

@@ -10,7 +10,9 @@ use burn::tensor::Tensor;
 use burn::tensor::ops::FloatTensor;
 
 use super::{Adapter, Low, columns, joined, primitive, tensor, whole};
-use crate::kernels::{DropoutMask, Kernels, LowRank, MatmulPrecision, Place, Projection};
+use crate::kernels::{
+    DeviceMatrix, DropoutMask, Kernels, LowRank, MatmulPrecision, Place, Projection,
+};
 
 /// What a projection gives, of which any columns can be had.
 pub(super) struct Projected<B: Kernels> {
@@ -61,7 +63,7 @@ fn together<B: Kernels>(
     projection: &Projection<FloatTensor<B>>,
     precision: MatmulPrecision,
 ) -> Adapter<B> {
-    let [inputs, outputs] = tensor::<B, 2>(&projection.weight).dims();
+    let [inputs, outputs] = shape::<B>(projection);
     let (mut parts, mut ranks, mut all_inputs) = (Vec::new(), 0, inputs);
     let (mut all_a, mut all_b) = (Vec::new(), Vec::new());
     for (place, low) in projection.adapters.iter().enumerate() {
@@ -121,11 +123,26 @@ pub(super) fn lows<B: Kernels>(
     lows.collect()
 }
 
-/// A projection whose weight is a factor already, for the rows of an input from one on.
+/// Inputs and outputs.
+fn shape<B: Kernels>(projection: &Projection<FloatTensor<B>>) -> [usize; 2] {
+    match &projection.packed {
+        Some(packed) => packed.shape(),
+        None => tensor::<B, 2>(&projection.weight).dims(),
+    }
+}
+
+/// A projection for the rows of an input from one on.
 pub(super) struct Rows<'a, B: Kernels> {
     projection: &'a Projection<FloatTensor<B>>,
-    weight: Tensor<B, 2>,
+    weight: Weight<'a, B>,
     precision: MatmulPrecision,
+}
+
+enum Weight<'a, B: Kernels> {
+    /// A factor already.
+    Whole(Tensor<B, 2>),
+    /// Made one for each product, so that there is one of them at a time.
+    Packed(&'a DeviceMatrix),
 }
 
 impl<'a, B: Kernels> Rows<'a, B> {
@@ -133,13 +150,24 @@ impl<'a, B: Kernels> Rows<'a, B> {
         projection: &'a Projection<FloatTensor<B>>,
         precision: MatmulPrecision,
     ) -> Self {
-        let weight = precision.factor(tensor(&projection.weight));
+        let weight = match &projection.packed {
+            Some(packed) => Weight::Packed(packed),
+            None => Weight::Whole(precision.factor(tensor(&projection.weight))),
+        };
         Self { projection, weight, precision }
     }
 
     /// Columns of what it gives.
     pub(super) fn outputs(&self) -> usize {
-        self.weight.dims()[1]
+        shape::<B>(self.projection)[1]
+    }
+
+    /// The weight as a factor.
+    fn weight(&self) -> Tensor<B, 2> {
+        match &self.weight {
+            Weight::Whole(weight) => weight.clone(),
+            Weight::Packed(packed) => packed.unpacked(self.precision.dtype()),
+        }
     }
 
     /// `x` `[rows, inputs]`, whose first row is number `row` of the whole input, is a factor already.
@@ -149,7 +177,7 @@ impl<'a, B: Kernels> Rows<'a, B> {
         adapters: &[Adapter<B>],
         row: usize,
     ) -> Projected<B> {
-        let mut base = x.clone().matmul(self.weight.clone());
+        let mut base = x.clone().matmul(self.weight());
         if let Some(bias) = &self.projection.bias {
             base = base + self.precision.factor(tensor::<B, 1>(bias)).unsqueeze();
         }
@@ -166,15 +194,16 @@ impl<'a, B: Kernels> Rows<'a, B> {
         wanted: &Projection<bool>,
         row: usize,
     ) -> (Tensor<B, 2>, OfProjection<B>) {
-        let Self { projection, weight, precision } = self;
+        let Self { projection, precision, .. } = self;
         let bias = projection.bias.as_ref().map(|_| {
             (wanted.bias == Some(true))
                 .then(|| primitive(gradient.clone().sum_dim(0).squeeze_dim::<1>(0)))
         });
         let gradient = precision.factor(gradient);
-        let mut of_x = whole(gradient.clone().matmul(weight.clone().transpose()));
-        let of_weight =
-            wanted.weight.then(|| primitive(whole(x.clone().transpose().matmul(gradient.clone()))));
+        let mut of_x = whole(gradient.clone().matmul(self.weight().transpose()));
+        // One in few bits has none.
+        let of_weight = (wanted.weight && projection.packed.is_none())
+            .then(|| primitive(whole(x.clone().transpose().matmul(gradient.clone()))));
         let in_each = in_each::<B>(projection);
         let own = projection.adapters.chunks(in_each).zip(wanted.adapters.chunks(in_each));
         let mut adapters = Vec::new();
@@ -184,6 +213,7 @@ impl<'a, B: Kernels> Rows<'a, B> {
         let of_projection = Projection {
             weight: of_weight,
             matrix: None,
+            packed: None,
             bias,
             adapters,
             prepared: Default::default(),
@@ -289,6 +319,7 @@ pub(super) fn sum<B: Kernels>(one: OfProjection<B>, other: OfProjection<B>) -> O
     Projection {
         weight: add(one.weight, other.weight),
         matrix: None,
+        packed: None,
         bias: one.bias.zip(other.bias).map(|(one, other)| add(one, other)),
         adapters: adapters
             .map(|(one, other)| LowRank {

@@ -15,6 +15,8 @@ use crate::kernels::{
     Block, BlockOf, Branch, DropoutMask, Heads, Kernels as _, LowRank, MatmulPrecision, Norm,
     Projection, Seen,
 };
+use crate::model::PackedWeight;
+use crate::quant::{Number, Quantized, Scheme};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -68,6 +70,7 @@ impl Numbers {
             adapters: adapters.collect(),
             weight: self.tensor(shape),
             matrix: None,
+            packed: None,
             bias: bias.then(|| self.tensor([outputs])),
             prepared: Default::default(),
         }
@@ -318,6 +321,66 @@ fn texts_of_several_tiles_have_them_too() {
 #[test]
 fn in_bf16_they_are_so_but_for_rounding() {
     assert_close(&CASES, SEQ, 0.1, MatmulPrecision::Bf16);
+}
+
+fn projections<T>(block: &mut Block<T>) -> Vec<&mut Projection<T>> {
+    let Block { qkv, output, gate, up, down, .. } = block;
+    [qkv, output, up, down].into_iter().chain(gate).collect()
+}
+
+/// Weights in few bits are unpacked for each product, there and back: to the bit what the same weights in floating point give.
+#[test]
+fn packed_weights_give_what_whole_ones_do() {
+    let device = Default::default();
+    let extents = vec![0..SEQ; BATCH];
+    let seen = Seen { rows: &extents, angles: None, mask: None, bias: None, unread: false };
+    let ways = [Number::Int8, Number::Int4]
+        .into_iter()
+        .flat_map(|bits| [(bits, MatmulPrecision::F32), (bits, MatmulPrecision::Bf16)]);
+    for (case, (bits, precision)) in
+        CASES.iter().flat_map(|case| ways.clone().map(move |way| (case, way)))
+    {
+        let mut numbers = Numbers(0.0);
+        let mut whole = case.block(SEQ, &mut numbers, precision);
+        let mut packed = whole.clone();
+        let scheme = Scheme { number: bits, block: Some(4) };
+        let mut count = 0;
+        for (whole, packed) in projections(&mut whole).into_iter().zip(projections(&mut packed)) {
+            let weight = super::tensor::<Flex, 2>(&whole.weight);
+            let [inputs, outputs] = weight.dims();
+            // Not of `down`.
+            if scheme.check(inputs).is_err() {
+                continue;
+            }
+            let values = weight.transpose().into_data().to_vec::<f32>().unwrap();
+            let rounded = Quantized::round(&values, [outputs, inputs], scheme).unwrap();
+            let matrix = PackedWeight::<Flex>::new(&[rounded], &device).unwrap();
+            whole.weight = super::primitive::<Flex, 2>(matrix.weights());
+            packed.weight = super::primitive::<Flex, 2>(Tensor::zeros([0, 0], &device));
+            packed.packed = Some(matrix.matrix());
+            count += 1;
+        }
+        assert!(count >= 3, "{case:?}");
+        let (x, gradient) =
+            (numbers.tensor([BATCH, SEQ, HIDDEN]), numbers.tensor([BATCH, SEQ, HIDDEN]));
+        let read = |tensor: Primitive| {
+            tensor.to_contiguous().as_slice::<f32>().map(<[f32]>::to_vec).unwrap()
+        };
+        let run = |block: &BlockOf<Flex>| {
+            let wanted = block.clone().map(|_| true);
+            let (y, tape) = super::forward::<Flex>(x.clone(), block, seen, true).unwrap();
+            let (of_x, mut of_block) =
+                super::backward::<Flex>(&tape.unwrap(), block, gradient.clone(), wanted);
+            let weights = projections(&mut of_block).into_iter().map(|of| of.weight.take());
+            let own =
+                projections(&mut block.clone()).iter().filter(|own| own.packed.is_none()).count();
+            assert_eq!(weights.flatten().count(), own);
+            let mut all = vec![read(y), read(of_x)];
+            of_block.map(|gradient| all.extend(gradient.map(read)));
+            all
+        };
+        assert_eq!(run(&whole), run(&packed), "{bits:?} {precision:?} {case:?}");
+    }
 }
 
 /// Where nobody reads what a block gives, its last product is left out, unless the gradients of a norm after it need that.

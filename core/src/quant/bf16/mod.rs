@@ -2,7 +2,7 @@
 //! backend converts both operands of every product, value by value.
 //!
 //! A word holds two numbers that follow each other along the inner dimension, which is what the
-//! instructions of x86-64 (`vdpbf16ps`) take; elsewhere a shift makes f32 of them. [`Bf16Rows`] lie row by
+//! instructions of x86-64 (`vdpbf16ps`, `tdpbf16ps`) take; elsewhere a shift makes f32 of them. [`Bf16Rows`] lie row by
 //! row, [`Bf16Matrix`] in strips of 64 columns, so that the innermost loop reads a strip from front to end.
 //! A product takes rows by panels, or, for the gradient of a weight, panels by panels: there the inner
 //! dimension is that of the tokens, and neither operand is transposed.
@@ -12,6 +12,8 @@
     reason = "SIMD loads and stores take pointers, and memory is written exactly once; each with its proof"
 )]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
@@ -31,8 +33,6 @@ const LANES: usize = 16;
 /// Rows that one core works on at a time, such that they stay in its L2 cache: a multiple of all tiles'
 /// heights and of a panel.
 const PART: usize = 192;
-/// The same where there are few rows: those of two tiles.
-const FEW: usize = 12;
 
 type Words = AVec<u32, ConstAlign<64>>;
 
@@ -193,8 +193,13 @@ impl Bf16Matrix {
 /// The instruction set used for products in bf16 on this CPU.
 pub fn bf16_instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
-    if avx512::is_available() {
-        return "AVX-512 BF16";
+    {
+        if amx::is_available() {
+            return "AMX";
+        }
+        if avx512::is_available() {
+            return "AVX-512 BF16";
+        }
     }
     "f32's, after a shift"
 }
@@ -270,6 +275,15 @@ pub(crate) fn add_product(terms: &[(Left<'_>, &Bf16Matrix)], to: &mut [f32]) {
     }
 }
 
+/// Rows of which a part is a multiple where there are few: a tile's of the version in use, or those of two.
+fn few() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if amx::is_available() {
+        return super::tiles::TILE;
+    }
+    12
+}
+
 /// Parts of rows, each by one core. With `add`, the result has been written before.
 fn each_row(
     terms: &[(Left<'_>, &Bf16Matrix)],
@@ -291,13 +305,19 @@ fn each_row(
     }
     let mut part = PART;
     if rows < cores() * PART {
-        part = rows.div_ceil(cores()).next_multiple_of(FEW);
+        part = rows.div_ceil(cores()).next_multiple_of(few());
     }
     each_part(to, part * columns, |number, to| {
         #[cfg(target_arch = "x86_64")]
-        if avx512::is_available() {
-            // SAFETY: the CPU has the instructions, as was asked just before.
-            return unsafe { avx512::part(terms, bias, number * part, to, add) };
+        {
+            if amx::is_available() {
+                // SAFETY: `is_available` has just said so.
+                return unsafe { amx::part(terms, bias, number * part, to, add) };
+            }
+            if avx512::is_available() {
+                // SAFETY: the CPU has the instructions, as was asked just before.
+                return unsafe { avx512::part(terms, bias, number * part, to, add) };
+            }
         }
         portable::part(terms, bias, number * part, to, add);
     });

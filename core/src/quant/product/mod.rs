@@ -100,7 +100,7 @@ pub(crate) unsafe fn written<T: Copy>(
 
 /// Copies as many of the numbers as there is room for.
 #[inline(always)]
-fn write<const N: usize>(to: &mut [Unset], from: &[f32; N]) {
+pub(super) fn write<const N: usize>(to: &mut [Unset], from: &[f32; N]) {
     // A copy of unknown length would be a call.
     match <&mut [Unset; N]>::try_from(&mut *to) {
         Ok(to) => *to = from.map(MaybeUninit::new),
@@ -257,7 +257,7 @@ fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
 
 /// Initial sums of a group of outputs: the bias, or zero.
 #[inline(always)]
-fn starts(bias: Option<&[f32]>, first: usize, width: usize) -> [f32; LANES] {
+pub(super) fn starts(bias: Option<&[f32]>, first: usize, width: usize) -> [f32; LANES] {
     let bias = bias.map_or(&[][..], |bias| &bias[first..first + width]);
     // A copy of unknown length would be a call.
     bias.first_chunk().copied().unwrap_or_else(|| {
@@ -270,6 +270,8 @@ fn starts(bias: Option<&[f32]>, first: usize, width: usize) -> [f32; LANES] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "x86_64")]
+    use crate::quant::tiles::software::Software;
     use crate::quant::{Quantized, Scheme};
     use proptest::prelude::*;
     #[cfg(target_arch = "wasm32")]
@@ -347,6 +349,13 @@ mod tests {
                 }
                 if avx512::is_available() {
                     prop_assert_eq!(&made(avx512::product), &expected);
+                }
+                if avx512::is_available() && seed % 4 == 0 {
+                    // What the processor's tiles would be told, by software's.
+                    prop_assert_eq!(&made(|packed, x, bias, y| {
+                        // SAFETY: the CPU has AVX-512, as was just asked.
+                        unsafe { amx::product_on(Software::default(), packed, x, bias, y) }
+                    }), &expected);
                 }
                 if avx2::is_available() {
                     prop_assert_eq!(&made(avx2::product), &expected);

@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use kiln_embed::config::AttentionMode;
 use kiln_embed::model::LoraConfig;
 use kiln_embed::pooling::PoolingConfig;
+use kiln_embed::quant::{Number, Scheme};
 use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, TextOptions};
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +81,10 @@ pub struct ModelRecipe {
     /// Keeps the zeros of a pruned base model, whatever is trained.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_zeros: bool,
+    /// The base's weights in `int8` or `int4`, packed, beside adapters (QLoRA, arXiv:2305.14314); in floating point where
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen_weights: Option<Scheme>,
     /// Shape of a model to train from nothing, with a tokenizer trained on the run's texts.
     pub new: Option<NewModel>,
     /// Pooling head; the base model's where absent.
@@ -508,6 +513,48 @@ impl Recipe {
         Ok(())
     }
 
+    /// Refuses what would train, or change, weights that stay packed.
+    fn check_frozen_weights(&self) -> Result<()> {
+        let Some(scheme) = self.model.frozen_weights else {
+            return Ok(());
+        };
+        if !matches!(scheme.number, Number::Int8 | Number::Int4) {
+            bail!("model.frozen_weights is {scheme}; weights stay packed in int8 and int4");
+        }
+        if self.model.lora.is_none() || self.model.base.is_none() {
+            bail!(
+                "model.frozen_weights packs a base beside adapters, and without model.base and model.lora nothing is frozen; \
+                 leave it out"
+            );
+        }
+        if self.model.keep_zeros {
+            bail!(
+                "model.keep_zeros needs the base's weights as they are; leave model.frozen_weights out"
+            );
+        }
+        if self.compute.precision == ComputeDtype::F16 {
+            bail!("beside model.frozen_weights compute.precision is \"f32\" or \"bf16\"");
+        }
+        for stage in &self.stages {
+            let changed = [
+                (stage.full, "full = true trains all weights"),
+                (stage.merge_lora, "merge_lora changes weights"),
+                (stage.objective.writes_tokens(), "its objective writes tokens by a whole table"),
+                (
+                    stage.objective == Objective::Rerank,
+                    "a cross-encoder is trained in floating point",
+                ),
+            ];
+            if let Some((_, what)) = changed.iter().find(|(given, _)| *given) {
+                bail!(
+                    "stage {:?}: {what}, and model.frozen_weights keeps them in {scheme}; leave one of the two out",
+                    stage.name
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// The source that a stage's entry means, with its name.
     pub fn source(&self, entry: &DataRef) -> DataSource {
         match entry {
@@ -630,6 +677,7 @@ impl Recipe {
             bail!("the recipe has no [[stage]]");
         }
         self.check_reranker()?;
+        self.check_frozen_weights()?;
         if let Some(first) = self.stages.first() {
             for (key, given) in
                 [("keep_optimizer", first.keep_optimizer), ("merge_lora", first.merge_lora)]
@@ -912,6 +960,31 @@ mod tests {
         ] {
             let changes: Vec<&str> = changes.iter().map(String::as_str).collect();
             let said = error(RECIPE, &changes);
+            assert!(said.contains(part) && !said.contains('\n'), "{changes:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_stays_packed_is_neither_trained_nor_changed() {
+        let lora = "model.lora={ rank = 4, alpha = 8.0 }";
+        let packed = "model.frozen_weights='int4:64'";
+        let recipe = |changes: &[&str]| {
+            let changes: Vec<String> = changes.iter().map(|change| change.to_string()).collect();
+            Recipe::parse_with(RECIPE, &changes)
+        };
+        let read = recipe(&[lora, packed]).unwrap();
+        assert_eq!(read.model.frozen_weights.unwrap().to_string(), "int4:64");
+        assert_eq!(Recipe::parse(&toml::to_string(&read).unwrap()).unwrap(), read);
+        for (changes, part) in [
+            (&[packed][..], "without model.base and model.lora"),
+            (&[lora, "model.frozen_weights='fp8-e4m3'"], "int8 and int4"),
+            (&[lora, packed, "model.keep_zeros=true"], "keep_zeros"),
+            (&[lora, packed, "compute.precision='f16'"], "compute.precision"),
+            (&[lora, packed, "stage.2.full=true"], "stage \"two\": full = true"),
+            (&[lora, packed, "stage.2.merge_lora=true"], "stage \"two\": merge_lora"),
+            (&[lora, packed, "stage.2.objective='mntp'"], "writes tokens"),
+        ] {
+            let said = error(RECIPE, changes);
             assert!(said.contains(part) && !said.contains('\n'), "{changes:?}: {said}");
         }
     }

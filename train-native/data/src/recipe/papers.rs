@@ -1107,6 +1107,36 @@ const CELLS: &[(&str, &[Held])] = &[
             ("level-3", &[ANCHOR_POOL, GRADED, (LEVELS, "{ fixed = 3 }"), ALONG]),
             ("level-4", &[ANCHOR_POOL, GRADED, (LEVELS, "{ fixed = 4 }"), ALONG]),
             ("mntp", &[MEAN, BOTH_WAYS, ("stages", "['mntp', 'contrastive']")]),
+            (
+                "public-alone",
+                &[
+                    ANCHOR_POOL,
+                    BOTH_WAYS,
+                    CONTRASTIVE_ALONE,
+                    ("stage.contrastive.data", PUBLIC),
+                    ("stage.contrastive.curriculum", "'given'"),
+                ],
+            ),
+            (
+                "graded-alone",
+                &[
+                    ANCHOR_POOL,
+                    BOTH_WAYS,
+                    GRADED,
+                    ("stage.graded.data", BY_LEVELS),
+                    (LEVELS, "'coarse_to_fine'"),
+                ],
+            ),
+            (
+                "public-and-graded",
+                &[
+                    ANCHOR_POOL,
+                    BOTH_WAYS,
+                    GRADED,
+                    ("stage.graded.mixing", "'uniform'"),
+                    (LEVELS, "'coarse_to_fine'"),
+                ],
+            ),
         ],
     ),
     (
@@ -1173,6 +1203,9 @@ const EMOTION: &str = "sources.emotion.labels";
 const NEGATIVES: &str = "stage.contrastive.hard_negatives";
 const LEVELS: &str = "stage.graded.curriculum";
 const GRADED: At = ("stages", "['graded']");
+const PUBLIC: &str = "['squad', 'medquad', 'tldr', 'nfcorpus', 'scifact', 'snli']";
+const BY_LEVELS: &str =
+    "['graded_squad', 'graded_medquad', 'graded_tldr', 'graded_nfcorpus', 'graded_scifact']";
 const SAMPLER: &str = "stage.tasks.sampler";
 const TASKS: At = ("stages", "['tasks']");
 const ALONG: At = ("eval.suite", "'suite.toml'");
@@ -1193,12 +1226,39 @@ fn cells_of_the_experiments() {
         // All spend as much, but for these.
         let budget = match *name {
             "no-reconstruction" | "reconstruction-alone" => 75,
+            "public-alone" => 100,
+            "graded-alone" => 60,
+            "public-and-graded" => 160,
             _ if name.starts_with("untrained-") => 1,
             _ if recipe.model.keep_zeros => 75,
             _ => 150,
         };
         assert_eq!(steps(recipe), budget, "{name}");
     }
+
+    // Negative Matters' settings of data, for a tenth of the paper's steps and warm-up.
+    let cell = |name: &str| &cells.iter().find(|cell| cell.0 == name).unwrap().1;
+    for (name, setting) in [
+        ("public-alone", MGH_PUBLIC),
+        ("graded-alone", MGH_SYNTHETIC),
+        ("public-and-graded", MGH_BOTH),
+    ] {
+        let stage = &cell(name).stages[0];
+        for (field, actual) in [("steps", stage.steps), ("warmup", stage.warmup)] {
+            let said = setting.iter().find(|said| said.0.ends_with(field)).unwrap();
+            assert_eq!((10 * actual).to_string(), said.1, "{name}: {field}, {}", said.2);
+        }
+    }
+    // Both see what each sees alone; table 1 has 310,000 synthetic samples of 820,000.
+    let both = cell("public-and-graded");
+    let alone =
+        ["public-alone", "graded-alone"].map(|name| names(cell(name), &cell(name).stages[0].name));
+    assert_eq!(names(both, "graded"), alone.concat());
+    let graded: f64 = alone[1].iter().map(|name| both.sources[*name].weight.unwrap()).sum();
+    assert!(alone[0].iter().all(|name| both.sources[*name].weight.is_none()));
+    let share = graded / (graded + alone[0].len() as f64);
+    assert!((share - 60.0 / 160.0).abs() < 1e-9, "{share}");
+    assert!((share - 310.0 / 820.0).abs() < 0.01, "{share}");
 
     // No sweep is there that nothing reads, and claims are of cells.
     let mut files: Vec<String> = std::fs::read_dir(EXPERIMENTS)

@@ -443,6 +443,7 @@ pub(super) fn backward(
         weight: (wanted.weight && projection.matrix.is_none())
             .then(|| outer(input, gradient, precision)),
         matrix: None,
+        packed: None,
         bias: wanted.bias.map(|wanted| wanted.then(|| column_sums(gradient))),
         adapters: of_adapters,
         prepared: Default::default(),

@@ -23,6 +23,8 @@ from kiln_embed._provenance import Provenance
 ID, TEXT, EMBEDDING = "id", "text", "embedding"
 #: Where `kiln embed` keeps what the files of an output were made of.
 _OWN = "_kiln"
+#: Under it a Parquet file's metadata have the same of that file.
+_SETTINGS = b"kiln.settings"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Output:
 
     Raises:
         FileNotFoundError: There is no such file, or none that is complete.
-        ValueError: The files have vectors of two kinds, or are not as long as they were.
+        ValueError: The files have vectors of two kinds, are not as long as they were, or do not say their model as
+            `kiln embed` does.
     """
 
     def __init__(
@@ -67,16 +70,28 @@ class Output:
         else:
             self._files, place = fs.LocalFileSystem(), os.path.abspath(self.path)
         info = self._files.get_file_info(place)
-        #: Which model the vectors are of; None for a file, which does not say it.
+        #: Which model the vectors are of; None for a file that does not say it, as `.jsonl` and `.npy` cannot.
         self.provenance: Provenance | None = None
         if info.type == fs.FileType.File:
             name = PurePosixPath(place).name
             if not name.endswith((".parquet", ".jsonl", ".npy")):
                 raise ValueError(f"{self.path}: vectors are read from .parquet, .jsonl and .npy")
+            if name.endswith(".parquet"):
+                self.provenance = self._described(place)
             files = [_File(place, name)]
         else:
             files = self._complete(place)
         self.files = files[shard[0] :: shard[1]]
+
+    def _described(self, place: str) -> Provenance | None:
+        """What a Parquet file says of its model."""
+        with self._files.open_input_file(place) as opened:
+            kept = (pq.ParquetFile(opened).metadata.metadata or {}).get(_SETTINGS)
+        try:
+            return None if kept is None else Provenance.from_dict(json.loads(kept))
+        except (TypeError, ValueError) as error:
+            said = _SETTINGS.decode()
+            raise ValueError(f"{self.path}: {said} is not what kiln embed writes ({error}); embed again") from None
 
     def _complete(self, place: str) -> list[_File]:
         """The files of a folder that have their line."""

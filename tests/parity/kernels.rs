@@ -130,6 +130,15 @@ fn nan_stays_in_its_row<B: Kernels>(device: B::Device) {
     }
 }
 
+/// A number that is read while the device goes on is the one that was there when the reading began.
+fn numbers_come_later<B: Kernels>(device: B::Device) {
+    let twice = |value: f32| floats::<B, 1>(&[value], [1], &device) * 2.0;
+    let readings = [1.0, -3.5].map(|value| B::begin_reading(twice(value)));
+    assert_eq!(read(twice(7.0)), [14.0]);
+    let found = readings.map(|reading| burn::tensor::try_read_sync(reading).unwrap().unwrap());
+    assert_eq!(found, [2.0, -7.0]);
+}
+
 fn packed_tables<B: Kernels>(device: B::Device) {
     for number in [Number::Int8, Number::Int4] {
         for (rows, width, block) in [(5, 8, None), (300, 64, Some(32)), (77, 384, Some(4))] {
@@ -331,6 +340,7 @@ kiln_tests::on_every_device!(
     packed_products,
     packed_tables,
     nan_stays_in_its_row,
+    numbers_come_later,
     attention,
     norms_and_activations
 );
@@ -372,6 +382,7 @@ fn without_fusion() {
         packed_products::<B>(device.clone());
         packed_tables::<B>(device.clone());
         nan_stays_in_its_row::<B>(device.clone());
+        numbers_come_later::<B>(device.clone());
         attention::<B>(device.clone());
         norms_and_activations::<B>(device);
     }

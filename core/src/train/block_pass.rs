@@ -8,11 +8,14 @@ use crate::seed::mixed;
 use crate::{Error, Result};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{ElementConversion as _, Tensor};
 
 use super::gradients::add;
 use super::train_model::{TrainModel, parameters};
+
+/// A tensor outside any graph.
+type Inner<B, const D: usize> = Tensor<<B as AutodiffBackend>::InnerBackend, D>;
 
 /// The gradients of a replica's parameters, gathered from one graph after another.
 pub struct Gathered<'a, B: AutodiffBackend> {
@@ -89,7 +92,7 @@ pub struct BlockPass<'a, B: AutodiffBackend> {
     mode: AttentionMode,
     shared: BlockInputs<B>,
     /// What goes into each block `[batch, seq, hidden]`, besides what it gets of the first one's input.
-    pub inputs: Vec<Tensor<B::InnerBackend, 3>>,
+    pub inputs: Vec<Inner<B, 3>>,
     seed: u64,
     device: &'a B::Device,
 }
@@ -102,7 +105,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
         frozen: &TrainModel<B>,
         input: &'a ModelInput<B>,
         mode: AttentionMode,
-        x: Tensor<B::InnerBackend, 3>,
+        x: Inner<B, 3>,
         seed: u64,
         device: &'a B::Device,
     ) -> Self {
@@ -121,7 +124,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
         frozen: &TrainModel<B>,
         input: &'a ModelInput<B>,
         mode: AttentionMode,
-        inputs: Vec<Tensor<B::InnerBackend, 3>>,
+        inputs: Vec<Inner<B, 3>>,
         seed: u64,
         device: &'a B::Device,
     ) -> Self {
@@ -168,7 +171,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
         Tensor::from_inner(self.inputs[block].clone().cast(self.inputs[0].dtype()))
     }
 
-    /// A loss on the last states, and its gradients: those of parameters are gathered, and that of the
+    /// A loss `[1]` on the last states, and its gradients: those of parameters are gathered, and that of the
     /// first block's input is returned.
     ///
     /// # Errors
@@ -177,12 +180,12 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
         &self,
         of_states: impl FnOnce(Tensor<B, 3>) -> Tensor<B, 1>,
         gathered: &mut Gathered<'_, B>,
-    ) -> Result<(f64, Option<Tensor<B::InnerBackend, 3>>)> {
+    ) -> Result<(Inner<B, 1>, Option<Inner<B, 3>>)> {
         let leaf = self.before_last().require_grad();
         let last = self.inputs.len() - 1;
         let (x, of_embeddings) = self.layer(self.replica, last, leaf.clone(), false);
         let loss = of_states(self.replica.backbone().finish(x));
-        let value = loss.clone().into_scalar().elem::<f64>();
+        let value = loss.clone().inner();
         let grads = loss.backward();
         gathered.take(&grads);
         let mut owed = vec![None; last];
@@ -199,19 +202,19 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
     /// A block whose input is owed nothing.
     pub fn backward(
         &self,
-        owed: Vec<Option<Tensor<B::InnerBackend, 3>>>,
+        owed: Vec<Option<Inner<B, 3>>>,
         gathered: &mut Gathered<'_, B>,
-    ) -> Result<Option<Tensor<B::InnerBackend, 3>>> {
+    ) -> Result<Option<Inner<B, 3>>> {
         self.back(owed, None, gathered)
     }
 
     /// As `backward`, with the gradient of what the last block gets of the embeddings.
     fn back(
         &self,
-        mut owed: Vec<Option<Tensor<B::InnerBackend, 3>>>,
-        of_last: Option<Tensor<B::InnerBackend, 3>>,
+        mut owed: Vec<Option<Inner<B, 3>>>,
+        of_last: Option<Inner<B, 3>>,
         gathered: &mut Gathered<'_, B>,
-    ) -> Result<Option<Tensor<B::InnerBackend, 3>>> {
+    ) -> Result<Option<Inner<B, 3>>> {
         let mut of_embeddings = vec![of_last];
         for block in (0..self.inputs.len() - 1).rev() {
             let Some(gradient) = owed.pop().flatten() else {
@@ -241,9 +244,9 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
     /// block's first; `None` where they get nothing.
     fn through_embeddings(
         &self,
-        gradients: Vec<Option<Tensor<B::InnerBackend, 3>>>,
+        gradients: Vec<Option<Inner<B, 3>>>,
         gathered: &mut Gathered<'_, B>,
-    ) -> Option<Tensor<B::InnerBackend, 3>> {
+    ) -> Option<Inner<B, 3>> {
         if gradients.iter().all(Option::is_none) {
             return None;
         }

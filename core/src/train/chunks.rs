@@ -20,9 +20,10 @@ use crate::{Error, Result};
 use burn::module::AutodiffModule;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 
 use super::block_pass::{BlockPass, Gathered, block_seed};
+use super::late::Late;
 use super::train_model::TrainModel;
 
 /// Tokens, with padding, of a chunk that GradCache drops and makes again on the CPU, where the recipe
@@ -75,6 +76,8 @@ pub struct ChunkRunner {
     pub blocks: bool,
     /// Number format of the passes.
     pub dtype: FloatDType,
+    /// Whether losses stay on the device ([`Late`]); else each pass waits for its own.
+    pub late: bool,
 }
 
 impl ChunkRunner {
@@ -92,7 +95,7 @@ impl ChunkRunner {
             None if B::HOST && cached => ChunkSize::Tokens(CPU_CHUNK_TOKENS),
             None => ChunkSize::Texts(usize::MAX),
         };
-        Self { chunk, cached, blocks, dtype }
+        Self { chunk, cached, blocks, dtype, late: false }
     }
 
     /// The parameters in the passes' number format, cut off from every other graph.
@@ -133,12 +136,12 @@ impl ChunkRunner {
         train_model: &TrainModel<B>,
         items: &[T],
         scale: f64,
-        run: impl Fn(&T) -> Result<(f64, GradientsParams), E>,
-    ) -> Result<(f64, GradientsParams), E> {
-        let (mut loss, mut gradients) = (0.0, GradientsParams::new());
+        run: impl Fn(&T) -> Result<(Late<B::InnerBackend>, GradientsParams), E>,
+    ) -> Result<(Late<B::InnerBackend>, GradientsParams), E> {
+        let (mut loss, mut gradients) = (Late::Known(0.0), GradientsParams::new());
         for item in items {
             let (value, part) = run(item)?;
-            loss += value;
+            loss = loss.plus(value);
             add::<B, _>(train_model, &mut gradients, part, scale);
         }
         Ok((loss, gradients))
@@ -250,11 +253,11 @@ pub struct Graph<B: AutodiffBackend> {
 }
 
 /// What a chunk's second pass gives.
-pub struct Backward {
+pub struct Backward<B: AutodiffBackend> {
     /// Of the parameters.
     pub gradients: GradientsParams,
     /// The chunk's share of the loss on hidden states.
-    pub loss: f64,
+    pub loss: Late<B::InnerBackend>,
 }
 
 impl<B: TrainingBackend> ChunkForward<B> {
@@ -310,7 +313,7 @@ impl ChunkRunner {
         gradient: Tensor<B::InnerBackend, 2>,
         (states, share, scale): (StatesOf<'_, B>, f64, f64),
         device: &B::Device,
-    ) -> Result<Backward> {
+    ) -> Result<Backward<B>> {
         if self.blocks {
             let replica = self.replica(train_model);
             let inputs = match kept {
@@ -318,17 +321,17 @@ impl ChunkRunner {
                 _ => None,
             };
             let gradients = self.backward_by_blocks(&replica, chunk, inputs, gradient, device)?;
-            return Ok(Backward { gradients, loss: 0.0 });
+            return Ok(Backward { gradients, loss: Late::Known(0.0) });
         }
         let Graph { vectors, states, replica } = match kept {
             Some(Kept::Graph(graph)) => *graph,
             _ => self.graph(self.replica(train_model), chunk, states, device)?,
         };
         let mut whole = joined(vectors, gradient);
-        let mut loss = 0.0;
+        let mut loss = Late::Known(0.0);
         if let Some(states) = states {
             let states = states.mul_scalar(share);
-            loss = states.clone().into_scalar().elem::<f64>();
+            loss = Late::of(states.clone().inner(), self.late);
             whole = whole + states.mul_scalar(scale);
         }
         let gradients = GradientsParams::from_grads(whole.backward(), &replica);

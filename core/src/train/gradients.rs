@@ -8,6 +8,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{ElementConversion as _, FloatDType, Shape, Tensor, TensorPrimitive};
 
+use super::late::Late;
 use crate::kernels::TrainingBackend;
 
 /// Something to do with each gradient.
@@ -144,17 +145,22 @@ const SMALL: usize = 1 << 20;
 /// which has 64 operations at most.
 const TOGETHER: usize = 32;
 
-/// Euclidean norm of all gradients together.
+/// Euclidean norm of all gradients together, left on the device where `late`.
 pub fn norm<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
-) -> f64 {
+    late: bool,
+) -> Late<B::InnerBackend> {
     // On a device a kernel for each of hundreds of gradients is what takes time, not their values.
     let together = if B::HOST { 1 } else { TOGETHER };
     let mut squares =
         Squares::<B::InnerBackend> { together, by_shape: BTreeMap::new(), sums: Vec::new() };
     each::<B, M>(module, grads, &mut squares);
-    squares.total().sqrt()
+    match squares.total() {
+        None => Late::Known(0.0),
+        Some(total) if late => Late::OnDevice(total.sqrt()),
+        Some(total) => Late::Known(total.into_scalar().elem::<f64>().sqrt()),
+    }
 }
 
 /// Sums of the squares of gradients.
@@ -186,7 +192,8 @@ impl<B: TrainingBackend> Each<B> for Squares<B::InnerBackend> {
 }
 
 impl<B: Backend> Squares<B> {
-    fn total(self) -> f64 {
+    /// Of all squares `[1]`; `None` where there are none.
+    fn total(self) -> Option<Tensor<B, 1>> {
         let mut sums = self.sums;
         for alike in self.by_shape.into_values() {
             for some in alike.chunks(self.together) {
@@ -194,8 +201,7 @@ impl<B: Backend> Squares<B> {
                 sums.extend(squares.reduce(B::float_add).map(sum_of::<B>));
             }
         }
-        let total = sums.into_iter().reduce(|sum, more| sum + more);
-        total.map_or(0.0, |total| total.into_scalar().elem::<f64>())
+        sums.into_iter().reduce(|sum, more| sum + more)
     }
 }
 
@@ -205,16 +211,24 @@ fn sum_of<B: Backend>(tensor: FloatTensor<B>) -> Tensor<B, 1> {
 }
 
 /// Scales all gradients so that their joint norm is at most `largest` (0: no limit). Returns the
-/// norm before scaling.
+/// norm before scaling. Where `late`, norm and factor stay on the device, which has nothing to be waited for.
 pub fn clip_norm<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
     largest: f64,
-) -> f64 {
-    let norm = norm::<B, M>(module, grads);
-    if largest > 0.0 && norm > largest {
-        scale::<B, M>(module, grads, largest / norm);
-    }
+    late: bool,
+) -> Late<B::InnerBackend> {
+    let norm = norm::<B, M>(module, grads, late);
+    let factor = match &norm {
+        _ if largest <= 0.0 => return norm,
+        Late::Known(norm) if *norm > largest => Late::Known(largest / norm),
+        Late::Known(_) => return norm,
+        // A norm of 0 has an infinite reciprocal, and a factor of 1.
+        Late::OnDevice(norm) => {
+            Late::OnDevice(norm.clone().recip().mul_scalar(largest).clamp(0.0, 1.0))
+        }
+    };
+    scale::<B, M>(module, grads, &factor);
     norm
 }
 
@@ -222,21 +236,39 @@ pub fn clip_norm<B: TrainingBackend, M: AutodiffModule<B>>(
 fn scale<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
-    factor: f64,
+    factor: &Late<B::InnerBackend>,
 ) {
-    struct ScaleTo<'a>(&'a mut GradientsParams, f64);
-    impl<B: TrainingBackend> Each<B> for ScaleTo<'_> {
+    struct ScaleTo<'a, B: Backend> {
+        into: &'a mut GradientsParams,
+        factor: &'a Late<B>,
+        /// The factor on the device, with as many dimensions as the gradients. Made between two of them it would part
+        /// them, and no kernel take both.
+        broadcast: Option<FloatTensor<B>>,
+    }
+    impl<B: TrainingBackend> Each<B> for ScaleTo<'_, B::InnerBackend> {
         fn each<const D: usize>(
             &mut self,
             id: ParamId,
             grad: Tensor<B::InnerBackend, D>,
         ) -> Option<Tensor<B::InnerBackend, D>> {
-            self.0.register::<B::InnerBackend, D>(id, grad.mul_scalar(self.1));
+            let scaled = match self.factor {
+                Late::Known(factor) => grad.mul_scalar(*factor),
+                Late::OnDevice(factor) => {
+                    let factor = self.broadcast.get_or_insert_with(|| {
+                        let factor: Tensor<B::InnerBackend, D> =
+                            factor.clone().reshape(Shape::new([1; D]));
+                        factor.into_primitive().tensor()
+                    });
+                    grad.mul(Tensor::from_primitive(TensorPrimitive::Float(factor.clone())))
+                }
+            };
+            self.into.register::<B::InnerBackend, D>(id, scaled);
             None
         }
     }
     for mut alike in by_shape::<B, M>(module, std::mem::take(grads)) {
-        each::<B, M>(module, &mut alike, &mut ScaleTo(grads, factor));
+        let mut work = ScaleTo::<B::InnerBackend> { into: grads, factor, broadcast: None };
+        each::<B, M>(module, &mut alike, &mut work);
     }
 }
 
@@ -253,6 +285,12 @@ mod tests {
         bias: Param<Tensor<B, 1>>,
     }
 
+    #[derive(Module, Debug)]
+    struct Ranks<B: Backend> {
+        vector: Param<Tensor<B, 1>>,
+        matrix: Param<Tensor<B, 2>>,
+    }
+
     fn two() -> (Two<B>, GradientsParams) {
         let device = Default::default();
         let param =
@@ -267,12 +305,49 @@ mod tests {
     #[test]
     fn the_norm_is_joint_and_a_gradient_goes_to_one_part() {
         let (two, mut grads) = two();
-        assert!((clip_norm::<B, _>(&two, &mut grads, 1.0) - 5.0).abs() < 1e-6);
-        assert!((clip_norm::<B, _>(&two, &mut grads, 1.0) - 1.0).abs() < 1e-6);
+        let mut clip = || clip_norm::<B, _>(&two, &mut grads, 1.0, false).read().unwrap();
+        assert!((clip() - 5.0).abs() < 1e-6);
+        assert!((clip() - 1.0).abs() < 1e-6);
         let biases = two.bias.id;
         let [decayed, undecayed] = partition::<B, _>(&two, grads, |id| id != biases);
         assert!(decayed.get::<Flex, 1>(two.weight.id).is_some() && decayed.len() == 1);
         assert!(undecayed.get::<Flex, 1>(two.bias.id).is_some() && undecayed.len() == 1);
+    }
+
+    /// Of several ranks, and of norms below and above the limit.
+    #[test]
+    fn a_device_clips_by_itself_as_the_host_does() {
+        let device = Default::default();
+        let ranks = Ranks::<B> {
+            vector: Param::from_tensor(Tensor::from_data([1.0, 2.0], &device)),
+            matrix: Param::from_tensor(Tensor::from_data([[3.0, 4.0], [5.0, 6.0]], &device)),
+        };
+        let clipped = |values: [f32; 6], largest, late| {
+            let [a, b, c, d, e, f] = values;
+            let mut grads = GradientsParams::new();
+            grads.register::<Flex, 1>(ranks.vector.id, Tensor::from_data([a, b], &device));
+            let matrix = Tensor::from_data([[c, d], [e, f]], &device);
+            grads.register::<Flex, 2>(ranks.matrix.id, matrix);
+            let norm = clip_norm::<B, _>(&ranks, &mut grads, largest, late);
+            assert_eq!(matches!(norm, Late::OnDevice(_)), late);
+            let vector = grads.get::<Flex, 1>(ranks.vector.id).unwrap().into_data();
+            let matrix = grads.get::<Flex, 2>(ranks.matrix.id).unwrap().into_data();
+            let values = [vector, matrix].map(|data| data.to_vec::<f32>().unwrap()).concat();
+            (norm.read().unwrap(), values)
+        };
+        for values in [[1.0, 2.0, -3.0, 0.5, 1e-3, 7.0], [0.0; 6]] {
+            for largest in [0.0, 0.1, 2.0, 100.0] {
+                let (norm, expected) = clipped(values, largest, false);
+                let (late, found) = clipped(values, largest, true);
+                assert!((late - norm).abs() <= 1e-6 * norm, "{late} {norm}");
+                for (found, expected) in found.into_iter().zip(expected) {
+                    let near = (found - expected).abs() <= 1e-6 * expected.abs();
+                    assert!(near, "{largest}: {found} {expected}");
+                }
+            }
+        }
+        let none = &mut GradientsParams::new();
+        assert!(matches!(clip_norm::<B, _>(&ranks, none, 1.0, true), Late::Known(0.0)));
     }
 
     /// As on a device.
@@ -289,7 +364,8 @@ mod tests {
             [[1.0, 2.0], [2.0, 4.0], [0.0, 4.0]].into_iter().for_each(&mut square);
             let other = Tensor::<Flex, 2>::from_data([[2.0], [2.0]], &Default::default());
             Each::<B>::each(&mut squares, ParamId::new(), other);
-            assert!((squares.total().sqrt() - 7.0).abs() < 1e-6, "{together}");
+            let norm = squares.total().unwrap().sqrt().into_scalar();
+            assert!((norm - 7.0).abs() < 1e-6, "{together}");
         }
     }
 
@@ -320,7 +396,8 @@ mod tests {
         let (_, other) = self::two();
         // Other parameters have other ids, so only the same module's gradients add up.
         add::<B, _>(&two, &mut grads, other, 1.0);
-        assert!((norm::<B, _>(&two, &mut grads) - 5.0).abs() < 1e-6);
+        let norm = norm::<B, _>(&two, &mut grads, false).read().unwrap();
+        assert!((norm - 5.0).abs() < 1e-6);
         let mut again = GradientsParams::new();
         again
             .register::<Flex, 1>(two.weight.id, Tensor::from_data([6.0, 0.0], &Default::default()));

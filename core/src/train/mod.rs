@@ -14,6 +14,8 @@ mod chunks;
 #[cfg(feature = "autodiff")]
 mod gradients;
 #[cfg(feature = "autodiff")]
+mod late;
+#[cfg(feature = "autodiff")]
 mod optimizer;
 #[cfg(feature = "autodiff")]
 mod pass;
@@ -32,6 +34,7 @@ pub use self::{
         StatesLoss, StatesOf, chunks, columns, encode,
     },
     gradients::{add, clip_norm, map, norm, partition},
+    late::{Coming, Late},
     optimizer::{Optimizer, state_bytes},
     pass::{BatchGradients, BatchPass, projection_pass},
     saved::{SavedParameters, put_parameters},

@@ -5,9 +5,10 @@ use std::sync::Mutex;
 
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 
 use super::chunks::{Chunk, ChunkRunner, StatesOf};
+use super::late::Late;
 use super::train_model::TrainModel;
 use crate::Error;
 use crate::kernels::TrainingBackend;
@@ -31,11 +32,11 @@ pub struct BatchPass<'a, B: AutodiffBackend> {
 }
 
 /// What a batch gives.
-pub struct BatchGradients {
+pub struct BatchGradients<B: AutodiffBackend> {
     /// The loss on the vectors.
-    pub loss: f64,
+    pub loss: Late<B::InnerBackend>,
     /// This device's share of the loss on hidden states.
-    pub states: f64,
+    pub states: Late<B::InnerBackend>,
     /// Gradients of the chunks of this device.
     pub gradients: GradientsParams,
 }
@@ -50,7 +51,7 @@ impl<B: TrainingBackend> BatchPass<'_, B> {
         &self,
         gather: impl FnOnce(Vec<Tensor<B::InnerBackend, 2>>) -> Result<Tensor<B::InnerBackend, 2>, E>,
         loss: impl FnOnce(Tensor<B, 2>) -> Result<Tensor<B, 1>, E>,
-    ) -> Result<BatchGradients, E> {
+    ) -> Result<BatchGradients<B>, E> {
         let &Self { train_model, runner, chunks, share, states, scale, device } = self;
         let only = share.len() == 1;
         let passes = runner
@@ -69,7 +70,7 @@ impl<B: TrainingBackend> BatchPass<'_, B> {
         let leaf = Tensor::<B, 2>::from_inner(gathered).require_grad();
         let all = leaf.clone().select(0, Tensor::<B, 1, Int>::from_data(position, device));
         let loss = loss(all)?;
-        let value = loss.clone().into_scalar().elem::<f64>();
+        let value = Late::of(loss.clone().inner(), runner.late);
         let gradient = leaf.grad(&loss.mul_scalar(scale).backward());
         let gradient = gradient.ok_or_else(|| {
             Error::invalid("the loss does not depend on the vectors; check the batch and the masks")
@@ -109,14 +110,14 @@ pub fn projection_pass<B: TrainingBackend, E: From<Error>>(
     train_model: &TrainModel<B>,
     vectors: Tensor<B::InnerBackend, 2>,
     loss: impl FnOnce(Tensor<B, 2>) -> Result<Tensor<B, 1>, E>,
-) -> Result<BatchGradients, E> {
+) -> Result<BatchGradients<B>, E> {
     let projection = train_model.model.dense().last();
     let projection = projection.ok_or_else(|| Error::invalid("the model has no projection"))?;
     let projected = projection.forward(Tensor::from_inner(vectors));
     let loss = loss(train_model.finished(projected))?;
-    let value = loss.clone().into_scalar().elem::<f64>();
+    let value = Late::of(loss.clone().inner(), false);
     let gradients = GradientsParams::from_grads(loss.backward(), train_model);
-    Ok(BatchGradients { loss: value, states: 0.0, gradients })
+    Ok(BatchGradients { loss: value, states: Late::Known(0.0), gradients })
 }
 
 /// A value that one of several threads takes.

@@ -22,7 +22,7 @@ pub(super) fn contrastive<B: TrainingBackend>(
     stage: &Stage,
     context: &StepContext<'_, B>,
     seed: u64,
-) -> Result<BatchLoss> {
+) -> Result<BatchLoss<B>> {
     let &StepContext { tokenizer, device, teacher, .. } = context;
     let tokens = encode(tokenizer, &batch.prompted())?;
     let (count, queries) = (tokens.len(), batch.queries.len());

@@ -15,7 +15,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{BasicOps, Int, Shape, Tensor, TensorData};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::tokenizer::Tokens;
-use kiln_embed::train::{Chunk, ChunkSize};
+use kiln_embed::train::{Chunk, ChunkSize, Late};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::transport::Transport;
@@ -203,17 +203,20 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         self.transport.as_ref()?.ends()
     }
 
-    /// The sum of a number over the devices, in their order.
+    /// The sum of a number over the devices, in their order; where there are several each has to know its own.
     ///
     /// # Errors
     /// A device that has gone away.
-    pub fn sum_number(&self, number: f64) -> Result<f64> {
-        let all = self.all_gather_bytes(number.to_le_bytes().to_vec())?;
+    pub fn sum_number(&self, number: Late<B::InnerBackend>) -> Result<Late<B::InnerBackend>> {
+        let Some(transport) = &self.transport else {
+            return Ok(number);
+        };
+        let all = transport.all_gather_bytes(number.read()?.to_le_bytes().to_vec())?;
         let numbers = all.into_iter().map(|bytes| -> Result<f64> {
             let bytes = <[u8; 8]>::try_from(bytes).ok().context("the devices lost one another")?;
             Ok(f64::from_le_bytes(bytes))
         });
-        numbers.sum()
+        Ok(Late::Known(numbers.sum::<Result<f64>>()?))
     }
 
     /// The sums of all gradients over the devices.

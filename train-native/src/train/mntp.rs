@@ -6,11 +6,11 @@
 use anyhow::{Context as _, Result};
 use burn::optim::GradientsParams;
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{ElementConversion as _, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 use kiln_embed::kernels::{Kernels, TrainingBackend};
 use kiln_embed::model::{ForwardOptions, ModelInput, seed_dropout};
 use kiln_embed::tokenizer::{TokenBatch, Tokenizer, Tokens};
-use kiln_embed::train::{BlockPass, Chunk, Gathered, TrainModel, chunks, encode};
+use kiln_embed::train::{BlockPass, Chunk, Gathered, Late, TrainModel, chunks, encode};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -30,7 +30,7 @@ pub(super) fn mntp<B: TrainingBackend>(
     settings: &Mntp,
     context: &StepContext<'_, B>,
     seed: u64,
-) -> Result<BatchLoss> {
+) -> Result<BatchLoss<B>> {
     let &StepContext { tokenizer, ref runner, device, group, scale, .. } = context;
     let mask_token = mask_token(tokenizer, settings)?;
     let texts: Vec<(&str, &str)> =
@@ -47,20 +47,22 @@ pub(super) fn mntp<B: TrainingBackend>(
     let (loss, gradients) = runner.sum(train_model, group.own(&shares), scale, |&i| {
         let (chunk, replica) = (&chunks[i], runner.replica(train_model));
         if chunk.rows.iter().all(|&text| masked[text].is_empty()) {
-            return Ok((0.0, GradientsParams::new()));
+            return Ok((Late::Known(0.0), GradientsParams::new()));
         }
         let written = Written::<B>::new(chunk, &masked, 1.0 / count as f64, device);
         let input = ModelInput::<B>::new(&chunk.tokens, device);
         if runner.blocks {
-            return by_blocks(&replica, &input, &written, scale, chunk.seed, device);
+            let (loss, gradients) =
+                by_blocks(&replica, &input, &written, scale, chunk.seed, device)?;
+            return Ok((Late::of(loss, runner.late).over(scale), gradients));
         }
         seed_dropout::<B>(device, chunk.seed);
         let mode = replica.model.attention();
         let states = replica.backbone().forward(&input, mode, ForwardOptions::default()).last;
         let loss = written.loss(&replica, states);
-        let value = loss.clone().into_scalar().elem::<f64>();
+        let value = Late::of(loss.clone().inner(), runner.late);
         let grads = loss.mul_scalar(scale).backward();
-        Ok((value, GradientsParams::from_grads(grads, &replica)))
+        Ok::<_, kiln_embed::Error>((value, GradientsParams::from_grads(grads, &replica)))
     })?;
     let all = tokens.iter().map(|text| text.ids.len()).sum();
     let loss = group.sum_number(loss)?;
@@ -136,7 +138,7 @@ fn first_token(tokens: &TokenBatch, row: usize) -> usize {
     tokens.attention()[row * seq..][..seq].iter().position(|&token| token).unwrap_or(0)
 }
 
-/// Loss and gradients, times `scale`, of a chunk, with memory for one block's graph.
+/// Loss `[1]` and gradients, both times `scale`, of a chunk, with memory for one block's graph.
 fn by_blocks<B: TrainingBackend>(
     replica: &TrainModel<B>,
     input: &ModelInput<B>,
@@ -144,7 +146,7 @@ fn by_blocks<B: TrainingBackend>(
     scale: f64,
     seed: u64,
     device: &B::Device,
-) -> kiln_embed::Result<(f64, GradientsParams)> {
+) -> kiln_embed::Result<(Tensor<B::InnerBackend, 1>, GradientsParams)> {
     let mut gathered = Gathered::new(replica);
     let frozen = burn::module::Module::no_grad(replica.clone());
     seed_dropout::<B>(device, seed);
@@ -157,7 +159,7 @@ fn by_blocks<B: TrainingBackend>(
     if let Some(gradient) = gradient {
         gathered.take_embeddings(input, Tensor::from_inner(gradient), seed, device);
     }
-    Ok((loss / scale, gathered.into_total()))
+    Ok((loss, gathered.into_total()))
 }
 
 #[cfg(test)]

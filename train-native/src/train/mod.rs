@@ -40,7 +40,7 @@ use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::reranker::PairInput;
 use kiln_embed::tokenizer::Tokenizer;
-use kiln_embed::train::ChunkRunner;
+use kiln_embed::train::{ChunkRunner, Late};
 
 use crate::data::Batch;
 use crate::recipe::{Objective, Stage};
@@ -81,8 +81,8 @@ struct StepContext<'a, B: AutodiffBackend> {
 }
 
 /// What an objective gives for one batch.
-struct BatchLoss {
-    loss: f64,
+struct BatchLoss<B: AutodiffBackend> {
+    loss: Late<B::InnerBackend>,
     gradients: GradientsParams,
     texts: usize,
     tokens: usize,
@@ -95,7 +95,7 @@ fn objective<B: TrainingBackend>(
     stage: &Stage,
     context: &StepContext<'_, B>,
     seed: u64,
-) -> Result<BatchLoss> {
+) -> Result<BatchLoss<B>> {
     match stage.objective {
         Objective::Contrastive | Objective::Distillation | Objective::Similarity => {
             contrastive::contrastive(train_model, batch, stage, context, seed)

@@ -17,7 +17,7 @@ pub(super) fn through_chunks<B: TrainingBackend>(
     context: &StepContext<'_, B>,
     seed: u64,
     loss: impl FnOnce(Tensor<B, 2>) -> Result<Option<Tensor<B, 1>>>,
-) -> Result<BatchLoss> {
+) -> Result<BatchLoss<B>> {
     let &StepContext { tokenizer, ref runner, device, group, teacher, scale, .. } = context;
     let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
     let chunks = chunks::<B>(tokenizer, tokens, group.chunk_size(runner.chunk, tokens), seed);
@@ -35,16 +35,16 @@ pub(super) fn through_chunks<B: TrainingBackend>(
     };
     let vectors =
         |vectors| group.gather_rows(&chunks, &shares, vectors, train_model.width(), device);
-    let BatchGradients { loss: value, states, gradients } = pass.run(vectors, |all| {
+    let BatchGradients { loss: of_vectors, states, gradients } = pass.run(vectors, |all| {
         // Where only hidden states are compared the vectors' graph still has to be there.
         Ok::<_, anyhow::Error>(match loss(all.clone())? {
             Some(loss) => loss,
             None => all.sum().mul_scalar(0.0),
         })
     })?;
-    let of_states = match teacher {
-        Some(_) => group.sum_number(states)?,
-        None => 0.0,
+    let loss = match teacher {
+        Some(_) => of_vectors.plus(group.sum_number(states)?),
+        None => of_vectors,
     };
-    Ok(BatchLoss { loss: value + of_states, gradients, texts: tokens.len(), tokens: total })
+    Ok(BatchLoss { loss, gradients, texts: tokens.len(), tokens: total })
 }

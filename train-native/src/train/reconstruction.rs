@@ -4,13 +4,13 @@
 use anyhow::{Context as _, Result};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::Backend;
-use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 use kiln_embed::config::AttentionMode;
 use kiln_embed::kernels::{Kernels, TrainingBackend};
 use kiln_embed::loss::{Reduction, token_cross_entropy};
 use kiln_embed::model::{ForwardOptions, ModelInput, seed_dropout};
 use kiln_embed::tokenizer::{Tokenizer, Tokens};
-use kiln_embed::train::{BlockPass, Gathered, TrainModel, columns, encode};
+use kiln_embed::train::{BlockPass, Gathered, Late, TrainModel, columns, encode};
 
 use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text, mixed};
@@ -33,7 +33,7 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     settings: &Reconstruction,
     context: &StepContext<'_, B>,
     seed: u64,
-) -> Result<BatchLoss> {
+) -> Result<BatchLoss<B>> {
     let &StepContext { tokenizer, ref runner, device, group, scale, .. } = context;
     let eos = written_eos(tokenizer, settings)?;
     let positives = batch.candidates.positive.iter().map(|&i| &batch.documents[i]);
@@ -102,17 +102,17 @@ pub(super) fn reconstruction<B: TrainingBackend>(
         let seed = mixed(&[seed, number as u64]);
         if directions.is_empty() {
             // Texts without a token of their own leave nothing to write.
-            return Ok((0.0, GradientsParams::new()));
+            return Ok((Late::Known(0.0), GradientsParams::new()));
         }
         if runner.blocks {
-            return by_blocks(&replica, &directions, scale, seed, device);
+            return by_blocks(&replica, &directions, runner.late, scale, seed, device);
         }
         seed_dropout::<B>(device, seed);
         let mut loss = Tensor::<B, 1>::zeros([1], device);
         for direction in &directions {
             loss = loss + direction.loss(&replica);
         }
-        let value = loss.clone().into_scalar().elem::<f64>();
+        let value = Late::of(loss.clone().inner(), runner.late);
         let grads = loss.mul_scalar(scale).backward();
         Ok((value, GradientsParams::from_grads(grads, &replica)))
     })?;
@@ -177,18 +177,19 @@ impl<B: Kernels> Direction<B> {
     }
 }
 
-/// Loss and gradients, times `scale`, of a chunk's directions, with memory for one block's graph: the
+/// Loss, and gradients times `scale`, of a chunk's directions, with memory for one block's graph: the
 /// gradient at `e` leads from the blocks that write back into those that read.
 fn by_blocks<B: TrainingBackend>(
     replica: &TrainModel<B>,
     directions: &[Direction<B>],
+    late: bool,
     scale: f64,
     seed: u64,
     device: &B::Device,
-) -> kiln_embed::Result<(f64, GradientsParams)> {
+) -> kiln_embed::Result<(Late<B::InnerBackend>, GradientsParams)> {
     let mut gathered = Gathered::new(replica);
     let frozen = burn::module::Module::no_grad(replica.clone());
-    let mut loss = 0.0;
+    let mut loss = Late::Known(0.0);
     for (number, direction) in directions.iter().enumerate() {
         let Direction { read, written, .. } = direction;
         let [reads, writes] = [0, 1].map(|pass| mixed(&[seed, number as u64, pass]));
@@ -203,7 +204,7 @@ fn by_blocks<B: TrainingBackend>(
         let writing = BlockPass::new(replica, &frozen, written, causal, x, writes, device);
         let of_states = |states| direction.token_loss(replica, states).mul_scalar(scale);
         let (value, gradient) = writing.loss(of_states, &mut gathered)?;
-        loss += value / scale;
+        loss = loss.plus(Late::of(value, late).over(scale));
         let Some(gradient) = gradient.map(Tensor::<B, 3>::from_inner) else { continue };
         let [_, seq, _] = gradient.dims();
         if seq > 1 {

@@ -25,7 +25,7 @@ pub(super) fn rerank<B: TrainingBackend>(
     settings: &Rerank,
     context: &StepContext<'_, B>,
     seed: u64,
-) -> Result<BatchLoss> {
+) -> Result<BatchLoss<B>> {
     let &StepContext { tokenizer, input, .. } = context;
     let pairs = Pairs::of(batch, settings, seed);
     let text = |&(query, document): &(usize, usize)| {

@@ -12,7 +12,9 @@ use kiln_embed::checkpoint::{AdapterBase, save_adapters};
 use kiln_embed::config::AttentionMode;
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
-use kiln_embed::train::{ChunkRunner, Optimizer, TrainModel, add, clip_norm, parameters};
+use kiln_embed::train::{
+    ChunkRunner, Coming, Late, Optimizer, TrainModel, add, clip_norm, parameters,
+};
 
 use super::among_gpus::among_gpus;
 use super::checkpoint::{SetSum, changes_base};
@@ -91,6 +93,20 @@ struct RunningStage<'a, B: AutodiffBackend> {
     live: Live,
     /// Whether it has been said that batches are smaller than asked.
     said_small: bool,
+    /// The last step, while nobody has read its numbers.
+    unread: Option<Taken>,
+    /// When the numbers of the step before it were there.
+    read: Instant,
+}
+
+/// A step that was taken, and its numbers, which its device may still compute.
+struct Taken {
+    /// Without loss, norm and seconds.
+    point: Point,
+    loss: Coming,
+    norm: Coming,
+    begun: Instant,
+    examples: Vec<(usize, usize)>,
 }
 
 impl<B: AutodiffBackend> RunningStage<'_, B> {
@@ -120,10 +136,13 @@ fn run<B: TrainingBackend>(
     train_model: TrainModel<B>,
     plan: &TrainPlan<'_>,
     observer: &mut impl TrainObserver<B>,
+    late: bool,
 ) -> Result<TrainOutcome<B>> {
     let mut runner = chunk_runner::<B>(&plan.recipe.compute);
     // A table of tokens has no block to compute again.
     runner.blocks &= train_model.backbone().layers() > 0;
+    // Several devices tell one another their numbers, and the scale of an f16 loss depends on them.
+    runner.late = late && group.is_single() && plan.recipe.compute.precision != ComputeDtype::F16;
     let output = plan.output.filter(|_| group.is_main());
     let sharded = plan.recipe.compute.shard_optimizer && !group.is_single();
     let run = Run { plan, parts, group, runner, sharded, output };
@@ -229,12 +248,13 @@ fn run_stage<B: TrainingBackend>(
     state.checkpoint.stage = number;
     describe(plan.terminal, stage, &state.train_model);
     let live = Live::new(plan.terminal, &stage.name, stage.steps, first_step);
-    let said_small = false;
-    let mut running = RunningStage { number, stage, teacher, sampler, live, said_small };
+    let (said_small, unread, read) = (false, None, Instant::now());
+    let mut running =
+        RunningStage { number, stage, teacher, sampler, live, said_small, unread, read };
     for step in first_step..stage.steps {
-        let point;
-        (state, point) = train_step(run, state, &mut running, step)?;
-        match after_step(run, &mut state, &mut running, point, observer) {
+        let taken;
+        (state, taken) = train_step(run, state, &mut running, step, observer)?;
+        match after_step(run, &mut state, &mut running, taken, observer) {
             Ok(false) => {}
             Ok(true) => {
                 state.interrupted = true;
@@ -270,19 +290,26 @@ fn train_step<B: TrainingBackend>(
     mut state: RunState<B>,
     running: &mut RunningStage<'_, B>,
     step: usize,
-) -> Result<(RunState<B>, Point)> {
+    observer: &mut impl TrainObserver<B>,
+) -> Result<(RunState<B>, Taken)> {
     // Where its batches begin, for a checkpoint if a device is lost in the middle of it.
     let begins = (!run.group.is_single()).then(|| running.sampler.state().clone());
     match gradients_of(run, &state, running, step) {
         Ok((gradients, point)) => optimizer_step(run, state, running, gradients, point),
-        Err(error) => Err(ended(run, &mut state, begins, error)),
+        Err(error) => {
+            // Where the step before was no number, that is why.
+            let error = catch_up(run, &mut state, running, observer).err().unwrap_or(error);
+            Err(ended(run, &mut state, begins, error))
+        }
     }
 }
 
-/// A step's gradients, and the examples that they are of.
-struct StepGradients {
+/// A step's loss and gradients, and the examples that they are of.
+struct StepGradients<B: AutodiffBackend> {
+    loss: Late<B::InnerBackend>,
     gradients: GradientsParams,
     examples: Vec<(usize, usize)>,
+    begun: Instant,
 }
 
 /// The gradients of a step's batches, summed over batches and devices.
@@ -291,7 +318,7 @@ fn gradients_of<B: TrainingBackend>(
     state: &RunState<B>,
     running: &mut RunningStage<'_, B>,
     step: usize,
-) -> Result<(StepGradients, Point)> {
+) -> Result<(StepGradients<B>, Point)> {
     let begun = Instant::now();
     let RunningStage { number, stage, ref mut sampler, .. } = *running;
     let context = run.context(running.teacher, state.loss_scale.value());
@@ -301,20 +328,19 @@ fn gradients_of<B: TrainingBackend>(
         (0..stage.accumulation).map(|_| sampler.next(step)).collect::<Result<Vec<_>>>()?;
     running.note_small(&batches, step);
     check_batches(run, &batches, &point)?;
-    let mut gradients = GradientsParams::new();
+    let (mut loss, mut gradients) = (Late::Known(0.0), GradientsParams::new());
     let mut examples = Vec::new();
     for (part, batch) in batches.into_iter().enumerate() {
         let seed = mixed(&[run.plan.recipe.seed, number as u64, step as u64, part as u64]);
         let result = objective(&state.train_model, &batch, stage, &context, seed)?;
         add::<B, _>(&state.train_model, &mut gradients, result.gradients, count);
-        point.loss += result.loss / count;
+        loss = loss.plus(result.loss.over(count));
         point.texts += result.texts;
         point.tokens += result.tokens;
         examples.extend(batch.ids);
     }
     let gradients = run.group.sum_gradients(&state.train_model, gradients)?;
-    point.seconds = begun.elapsed().as_secs_f64();
-    Ok((StepGradients { gradients, examples }, point))
+    Ok((StepGradients { loss, gradients, examples, begun }, point))
 }
 
 /// Refuses to train on where a device has drawn other batches than the first: its files are others.
@@ -339,19 +365,18 @@ fn check_batches<B: TrainingBackend>(
 }
 
 /// The gradients, clipped, are given to the optimizer. Where the loss is scaled, a step that overflows
-/// only lowers the scale.
+/// only lowers the scale. What its device has not computed yet is looked at when it is read ([`known`]).
 fn optimizer_step<B: TrainingBackend>(
     run: &Run<'_, B>,
     mut state: RunState<B>,
     running: &RunningStage<'_, B>,
-    StepGradients { mut gradients, examples }: StepGradients,
+    StepGradients { loss, mut gradients, examples, begun }: StepGradients<B>,
     mut point: Point,
-) -> Result<(RunState<B>, Point)> {
-    let begun = Instant::now();
-    let stage = running.stage;
-    point.grad_norm = clip_norm::<B, _>(&state.train_model, &mut gradients, stage.clip_norm);
+) -> Result<(RunState<B>, Taken)> {
+    let (stage, late) = (running.stage, run.runner.late);
+    let norm = clip_norm::<B, _>(&state.train_model, &mut gradients, stage.clip_norm, late);
     point.lr = stage.learning_rate(point.step - 1);
-    if point.loss.is_finite() && point.grad_norm.is_finite() {
+    if loss.may_be_finite() && norm.may_be_finite() {
         let RunState { train_model, ref mut optimizer, .. } = state;
         state.train_model = match run.sharded {
             false => optimizer.step(point.lr, train_model, gradients),
@@ -363,10 +388,72 @@ fn optimizer_step<B: TrainingBackend>(
         };
         state.loss_scale.good();
     } else if !state.loss_scale.bad() {
+        (point.loss, point.grad_norm) = (loss.read()?, norm.read()?);
         return Err(not_a_number(run, stage, &point, &examples));
     }
-    point.seconds += begun.elapsed().as_secs_f64();
-    Ok((state, point))
+    let (loss, norm) = (loss.coming(), norm.coming());
+    Ok((state, Taken { point, loss, norm, begun, examples }))
+}
+
+/// The whole point of a step, once its device has computed its numbers: it took the time since it began, or since the
+/// numbers of the one before were there.
+///
+/// # Errors
+/// Numbers that are none, which is known only now: the weights are none either, and nobody has been given them.
+fn known<B: TrainingBackend>(
+    run: &Run<'_, B>,
+    running: &mut RunningStage<'_, B>,
+    Taken { mut point, loss, norm, begun, examples }: Taken,
+) -> Result<Point> {
+    (point.loss, point.grad_norm) = (loss.read()?, norm.read()?);
+    let now = Instant::now();
+    point.seconds = now.duration_since(begun.max(running.read)).as_secs_f64();
+    running.read = now;
+    if run.runner.late && !(point.loss.is_finite() && point.grad_norm.is_finite()) {
+        return Err(not_a_number(run, running.stage, &point, &examples));
+    }
+    Ok(point)
+}
+
+/// Reports the step whose numbers nobody has read, if there is one.
+fn catch_up<B: TrainingBackend>(
+    run: &Run<'_, B>,
+    state: &mut RunState<B>,
+    running: &mut RunningStage<'_, B>,
+    observer: &mut impl TrainObserver<B>,
+) -> Result<()> {
+    let Some(taken) = running.unread.take() else {
+        return Ok(());
+    };
+    let point = known(run, running, taken)?;
+    report(state, running, point, observer)
+}
+
+/// Tells everybody of a step.
+fn report<B: TrainingBackend>(
+    state: &mut RunState<B>,
+    running: &mut RunningStage<'_, B>,
+    point: Point,
+    observer: &mut impl TrainObserver<B>,
+) -> Result<()> {
+    running.live.step(&point);
+    observer.step(&point);
+    state.telemetry.push(point)
+}
+
+/// Whether a step's numbers are waited for: its model is evaluated or kept, or the stage or the run ends with it.
+fn is_waited_for<B: TrainingBackend>(
+    run: &Run<'_, B>,
+    state: &RunState<B>,
+    stage: &Stage,
+    point: &Point,
+) -> bool {
+    let plan = run.plan;
+    let evaluates = plan.recipe.eval.as_ref().map_or(0, |eval| eval.every);
+    is_due(evaluates, point, stage)
+        || is_due(plan.checkpoint_every, point, stage)
+        || due_of_run(plan.save_every, state.checkpoint.steps)
+        || interrupt::asked()
 }
 
 /// What a run ends with: where a device was lost, the main one first saves the state of the last whole step, from
@@ -424,19 +511,27 @@ fn save<B: TrainingBackend>(
     Ok(())
 }
 
-/// What follows a step: the main device evaluates, reports and saves. Whether the run stops here.
+/// What follows a step: the main device evaluates, reports and saves; or, where nothing rests on the step's numbers and its
+/// device may still compute them, reports the step before. Whether the run stops here.
 fn after_step<B: TrainingBackend>(
     run: &Run<'_, B>,
     state: &mut RunState<B>,
     running: &mut RunningStage<'_, B>,
-    point: Point,
+    taken: Taken,
     observer: &mut impl TrainObserver<B>,
 ) -> Result<bool> {
+    let step = taken.point.step;
     state.checkpoint.steps += 1;
-    state.checkpoint.position = match point.step < running.stage.steps {
-        true => Position { stage: running.number, step: point.step },
+    state.checkpoint.position = match step < running.stage.steps {
+        true => Position { stage: running.number, step },
         false => Position { stage: running.number + 1, step: 0 },
     };
+    catch_up(run, state, running, observer)?;
+    if run.runner.late && !is_waited_for(run, state, running.stage, &taken.point) {
+        running.unread = Some(taken);
+        return Ok(false);
+    }
+    let point = known(run, running, taken)?;
     let saves =
         run.plan.output.is_some() && is_due(run.plan.checkpoint_every, &point, running.stage);
     let optimizer = match saves.then(|| to_save(run, state)).transpose() {
@@ -513,9 +608,7 @@ fn conclude<B: TrainingBackend>(
     if due_of_run(plan.save_every, state.checkpoint.steps) {
         observer.at_step(&parts.trained(&state.train_model)?, state.checkpoint.steps, &point)?;
     }
-    running.live.step(&point);
-    observer.step(&point);
-    state.telemetry.push(point)?;
+    report(state, running, point, observer)?;
     if let (Some(folder), Some(optimizer)) = (run.output, optimizer) {
         save(run, state, optimizer, running.sampler.state().clone(), folder)?;
     }
@@ -638,6 +731,17 @@ pub fn train<B: TrainingBackend>(
     devices: &[B::Device],
     observer: &mut impl TrainObserver<B>,
 ) -> Result<TrainOutcome<B>> {
+    train_with(model, plan, devices, observer, !B::HOST)
+}
+
+/// As [`train`]; where `late` and there is one device, a step's numbers are read while the next one is computed.
+pub(super) fn train_with<B: TrainingBackend>(
+    model: impl Into<Trained<B::InnerBackend>>,
+    plan: TrainPlan<'_>,
+    devices: &[B::Device],
+    observer: &mut impl TrainObserver<B>,
+    late: bool,
+) -> Result<TrainOutcome<B>> {
     let _kept = KeptMemory::new();
     let (parts, train_model) = start::<B>(model, plan.lm_head.clone());
     let own = [parts.device.clone()];
@@ -654,10 +758,10 @@ pub fn train<B: TrainingBackend>(
         let format = plan.recipe.compute.gradients;
         let by = hosts.transport();
         let way = among_gpus::<B::InnerBackend>(by, &parts.device, format, plan.terminal)?;
-        return run(DeviceGroup::over(way), parts, train_model, &plan, observer);
+        return run(DeviceGroup::over(way), parts, train_model, &plan, observer, late);
     }
     if devices.len() == 1 {
-        return run(DeviceGroup::single(), parts, train_model, &plan, observer);
+        return run(DeviceGroup::single(), parts, train_model, &plan, observer, late);
     }
     let format = plan.recipe.compute.gradients;
     let mut ways = in_process::devices(devices.len()).into_iter();
@@ -674,15 +778,16 @@ pub fn train<B: TrainingBackend>(
                 let thread = std::thread::Builder::new().stack_size(1 << 23);
                 thread.spawn_scoped(scope, move || {
                     let way = among_gpus::<B::InnerBackend>(way, device, format, plan.terminal)?;
-                    run::<B>(DeviceGroup::over(way), parts, train_model, &plan, &mut Silent)
-                        .map(drop)
+                    let group = DeviceGroup::over(way);
+                    run::<B>(group, parts, train_model, &plan, &mut Silent, late).map(drop)
                 })
             })
             .collect::<std::io::Result<Vec<_>>>()
             .context("no thread can be started for a device")?;
         let way = among_gpus::<B::InnerBackend>(first, &devices[0], format, plan.terminal);
         let group = way.map(DeviceGroup::over);
-        let mut outcome = group.and_then(|group| run(group, parts, train_model, &plan, observer));
+        let mut outcome =
+            group.and_then(|group| run(group, parts, train_model, &plan, observer, late));
         for other in others {
             let error = match other.join() {
                 Ok(Err(error)) => error,

@@ -28,6 +28,7 @@ use crate::recipe::{Compute, ComputeDtype, Distillation, LayerMap, OptimizerKind
 use crate::terminal::Terminal;
 
 mod cross_encoders;
+mod late;
 mod per_layer;
 mod precision;
 mod token_objectives;
@@ -99,13 +100,25 @@ fn batch() -> Batch {
     }
 }
 
+/// Loss and gradients of a batch.
+struct Found {
+    loss: f64,
+    gradients: GradientsParams,
+}
+
+impl From<BatchLoss<B>> for Found {
+    fn from(BatchLoss { loss, gradients, .. }: BatchLoss<B>) -> Self {
+        Self { loss: loss.read().unwrap(), gradients }
+    }
+}
+
 fn batch_loss(
     train_model: &TrainModel<B>,
     parts: &ModelParts<B>,
     recipe: &Recipe,
     compute: &Compute,
     scale: f64,
-) -> BatchLoss {
+) -> Found {
     batch_loss_with(train_model, parts, recipe, compute, scale, None)
 }
 
@@ -116,7 +129,7 @@ fn batch_loss_with(
     compute: &Compute,
     scale: f64,
     teacher: Option<&Teacher<B>>,
-) -> BatchLoss {
+) -> Found {
     let runner = chunk_runner::<B>(compute);
     let group = DeviceGroup::single();
     let context = StepContext {
@@ -128,7 +141,7 @@ fn batch_loss_with(
         teacher,
         scale,
     };
-    contrastive(train_model, &batch(), &recipe.stages[0], &context, 9).unwrap()
+    contrastive(train_model, &batch(), &recipe.stages[0], &context, 9).unwrap().into()
 }
 
 /// All gradients, in the parameters' order.
@@ -478,9 +491,10 @@ fn two_devices_give_the_gradient_of_one() {
                         teacher: None,
                         scale: 1.0,
                     };
-                    let result =
+                    let result: Found =
                         contrastive(&train_model, &batch(), &recipe.stages[0], &context, 9)
-                            .unwrap();
+                            .unwrap()
+                            .into();
                     let grads = group.sum_gradients(&train_model, result.gradients).unwrap();
                     (result.loss, flat(&train_model, &grads))
                 })

@@ -332,7 +332,8 @@ where
 /// Is pending when it is asked for the first time.
 async fn later() {
     let mut asked = false;
-    poll_fn(|_| if std::mem::replace(&mut asked, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+    poll_fn(|_| if std::mem::replace(&mut asked, true) { Poll::Ready(()) } else { Poll::Pending })
+        .await;
 }
 
 /// The beginning of an error, which may hold a kernel's source or a backtrace.

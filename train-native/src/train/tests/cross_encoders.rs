@@ -100,7 +100,7 @@ fn pair_loss(
     loss: RerankLoss,
     group: &DeviceGroup<B>,
     scale: f64,
-) -> BatchLoss {
+) -> Found {
     let context = StepContext {
         tokenizer: &parts.tokenizer,
         input: &parts.input,
@@ -112,7 +112,7 @@ fn pair_loss(
     };
     let num_negatives = (loss == RerankLoss::MultipleNegativesRanking).then_some(2);
     let settings = Rerank { loss, num_negatives, ..Rerank::default() };
-    rerank(train_model, &scored_batch(), &settings, &context, 9).unwrap()
+    rerank(train_model, &scored_batch(), &settings, &context, 9).unwrap().into()
 }
 
 /// The gradient of one graph over the whole batch, by Burn alone.

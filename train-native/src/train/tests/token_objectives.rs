@@ -12,7 +12,7 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
     recipe.model.attention = Some(kiln_embed::config::AttentionMode::Causal);
     let (parts, train_model) = train_model(&recipe, 0);
     let group = DeviceGroup::single();
-    let run_with = |alpha: f64, chunk: usize, blocks: bool, scale: f64| {
+    let run_with = |alpha: f64, chunk: usize, blocks: bool, scale: f64| -> Found {
         let runner = chunk_runner::<B>(&compute(chunk, false, blocks));
         let context = StepContext {
             tokenizer: &parts.tokenizer,
@@ -24,7 +24,7 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
             scale,
         };
         let settings = crate::recipe::Reconstruction { alpha, ..Default::default() };
-        reconstruction(&train_model, &batch(), &settings, &context, 4).unwrap()
+        reconstruction(&train_model, &batch(), &settings, &context, 4).unwrap().into()
     };
     let run = |alpha: f64, chunk: usize| run_with(alpha, chunk, false, 1.0);
     // A random model is about as unsure as a uniform one.
@@ -142,6 +142,7 @@ fn reconstruction_reads_writes_and_sums_as_its_fields_say() {
                 scale: 1.0,
             };
             let actual = reconstruction(&train_model, &batch, &settings, &context, 4).unwrap();
+            let actual = Found::from(actual);
             let error = (actual.loss - expected).abs() / expected;
             assert!(error < 3e-5, "{what}, {chunk} {blocks}: {} {expected}", actual.loss);
         }
@@ -170,7 +171,7 @@ fn a_batch_without_a_token_to_mask_teaches_nothing() {
     let texts = blank.queries.iter_mut().chain(&mut blank.documents);
     texts.for_each(|text| text.text.clear());
     let settings = crate::recipe::Mntp { mask_token: "a".into(), ..Default::default() };
-    let actual = mntp(&train_model, &blank, &settings, &context, 4).unwrap();
+    let actual = Found::from(mntp(&train_model, &blank, &settings, &context, 4).unwrap());
     assert_eq!(actual.loss, 0.0);
     assert!(actual.gradients.is_empty());
 }
@@ -182,7 +183,7 @@ fn masked_tokens_are_predicted_from_the_state_before_them() {
         let recipe = recipe("{ mode = 'mean' }", rest);
         let (parts, train_model) = train_model(&recipe, usize::from(lora));
         let group = DeviceGroup::single();
-        let run = |mask: f64, chunk: usize, blocks: bool, scale: f64| {
+        let run = |mask: f64, chunk: usize, blocks: bool, scale: f64| -> Found {
             let context = StepContext {
                 tokenizer: &parts.tokenizer,
                 input: &parts.input,
@@ -193,7 +194,7 @@ fn masked_tokens_are_predicted_from_the_state_before_them() {
                 scale,
             };
             let settings = crate::recipe::Mntp { mask, mask_token: "a".into(), tied: None };
-            mntp(&train_model, &batch(), &settings, &context, 4).unwrap()
+            mntp(&train_model, &batch(), &settings, &context, 4).unwrap().into()
         };
         let whole = run(0.2, 16, false, 1.0);
         let expected = flat(&train_model, &whole.gradients);

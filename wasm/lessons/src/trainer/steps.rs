@@ -115,7 +115,9 @@ impl<B: TrainingBackend> Trainer<B> {
             }
             AdapterKind::Lora | AdapterKind::Auto => self.pass(step, &batch, loss)?,
         };
-        let norm = clip_norm::<B, _>(&*self.train_model, &mut gradients, run.stage.clip_norm);
+        let largest = run.stage.clip_norm;
+        let norm = clip_norm::<B, _>(&*self.train_model, &mut gradients, largest, false);
+        let (loss, norm) = (loss.read()?, norm.read()?);
         if !(loss.is_finite() && norm.is_finite()) {
             bail!("the loss of step {} is not a number; lower learningRate", step + 1);
         }
@@ -131,7 +133,7 @@ impl<B: TrainingBackend> Trainer<B> {
         step: usize,
         batch: &Batch,
         loss: impl FnOnce(Tensor<B, 2>) -> kiln_embed::Result<Tensor<B, 1>>,
-    ) -> Result<BatchGradients> {
+    ) -> Result<BatchGradients<B>> {
         let seed = mixed(&[self.settings.seed, 0, step as u64, 0]);
         let tokens = encode(&self.tokenizer, &batch.prompted())?;
         let mut runner = ChunkRunner::new::<B>(None, true, false, FloatDType::F32);

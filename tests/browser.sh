@@ -13,6 +13,8 @@
 # `build` needs KILN_MINILM (see tests/run.sh) and the command kiln (KILN_NATIVE, or the release build).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# What runs beside it ends with it.
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 cache="${KILN_CACHE:-$HOME/.cache/kiln}"
 native="${KILN_NATIVE:-${CARGO_TARGET_DIR:-target}/release/kiln}"
@@ -67,8 +69,8 @@ for part in "${@:-build chromium others runtimes}"; do
         ;;
       models) models ;;
       chromium)
-        # A file of tests is a browser of its own, and waits for a third of its time: three keep two processors busy.
-        KILN_PLAYWRIGHT="$cache/npm" KILN_CHROMIUM="$(command -v chromium)" at_once=3 node_tests tests/browser/*.test.mjs
+        # A file of tests is a browser of its own, and waits for a third of its time.
+        KILN_PLAYWRIGHT="$cache/npm" KILN_CHROMIUM="$(command -v chromium)" at_once=2 node_tests tests/browser/*.test.mjs
         ;;
       others)
         # On a loaded machine Firefox has been seen not to answer when threads were asked of a page.

@@ -6,6 +6,8 @@
 # KILN_WASM_BUILDS names the builds that are made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# What runs beside it ends with it.
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 . tests/wasm-env.sh
 
 new=wasm/pkg.new

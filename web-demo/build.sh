@@ -3,6 +3,8 @@
 # then served at http://localhost:8080 (or the port that is named after it).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# What runs beside it ends with it.
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 out=web-demo/dist
 rm -rf "$out.new"

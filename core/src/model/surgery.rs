@@ -58,6 +58,13 @@ impl<B: Kernels> Backbone<B> {
         self.clone().linears_mut().iter().any(|(_, linear)| linear.is_packed())
     }
 
+    /// Values of the largest packed projection; 0 where none is packed.
+    pub fn largest_packed(&self) -> usize {
+        let mut all = self.clone();
+        let packed = all.linears_mut().into_iter().filter(|(_, linear)| linear.is_packed());
+        packed.map(|(_, linear)| linear.shape().iter().product()).max().unwrap_or(0)
+    }
+
     /// Folds all LoRA adapters into their weights, `W + scale * A B`, and drops them; packed weights become ones of floating
     /// point for it.
     pub fn merge_lora(mut self) -> Self {

@@ -146,7 +146,13 @@ pub(super) struct Operand<'a, T> {
 impl<T> Operand<'_, T> {
     /// Bytes up to the end of the last row of the last tile, whose rows have `width` bytes.
     fn reach(&self, steps: usize, other: usize, [rows, width]: [usize; 2]) -> usize {
-        ((steps - 1) * self.step + other + (rows - 1) * self.row) * size_of::<T>() + width
+        // What no address space has is beyond any operand.
+        (steps - 1)
+            .saturating_mul(self.step)
+            .saturating_add(other)
+            .saturating_add((rows - 1).saturating_mul(self.row))
+            .saturating_mul(size_of::<T>())
+            .saturating_add(width)
     }
 }
 

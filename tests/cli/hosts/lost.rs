@@ -139,6 +139,27 @@ fn a_process_that_is_stopped_or_fails_is_named() {
         assert!(line.contains("reads other data than rank 0"), "{line}");
     }
 
+    // Another base, which stays packed, so that nobody is given the first one's.
+    let full = folder.model("{ mode = 'mean' }").display().to_string();
+    for (place, scheme) in [("one", "int4:8"), ("two", "int8:8")] {
+        let base = folder.arg(&format!("{place}/base"));
+        kiln(&["quantize", "-m", &full, "--scheme", scheme, "-o", &base]).assert().success();
+    }
+    let packed = "name = 'packed'\nseed = 5\n[model]\nbase = 'base'\nfrozen_weights = 'int4:8'\n\
+                  [model.lora]\nrank = 4\nalpha = 8\n\
+                  [[stage]]\nname = 's'\ndata = ['data.jsonl']\nsteps = 8\nbatch_size = 4\nlr = 1e-2\n";
+    let packed = folder.write("packed.toml", packed);
+    let job = Job::new(&folder, 2);
+    let begin = |rank: usize, place: &str| {
+        let output = folder.arg(&format!("base-{rank}"));
+        let mut command = job.command(rank, &["--recipe", &packed, "--output", &output]);
+        job.start(rank, command.current_dir(folder.path(place)))
+    };
+    for process in [begin(0, "one"), begin(1, "two")] {
+        let line = process.error();
+        assert!(line.contains("reads another base than rank 0"), "{line}");
+    }
+
     // Meanwhile the one that stands still has been noticed.
     let line = silent.remove(0).error();
     assert!(

@@ -70,11 +70,6 @@ impl VectorFormat {
         }
     }
 
-    /// Whether its files have a place for what [`VectorWriter::describe`] says.
-    pub fn keeps_description(self) -> bool {
-        matches!(self, Self::Parquet | Self::Safetensors)
-    }
-
     /// Format by the file's name.
     ///
     /// # Errors
@@ -525,7 +520,6 @@ mod tests {
             writer.write(&rows[2..]).unwrap();
             writer.finish().unwrap();
             let says_it = matches!(name, "v.parquet" | "v.safetensors");
-            assert_eq!(VectorFormat::of(&path).unwrap().keeps_description(), says_it, "{name}");
             let said = description(&path).unwrap();
             assert_eq!(said.as_deref(), says_it.then_some("{\"by\":\"é\"}"), "{name}");
             let back: Vec<VectorRow> =

@@ -55,6 +55,9 @@ impl Page {
 
     /// Small SVG pictures beside each other, each with its caption.
     pub fn figures(&mut self, pictures: &[(String, String)]) -> &mut Self {
+        if pictures.is_empty() {
+            return self;
+        }
         self.push(format_args!("<div class=\"beside\">\n"));
         for (svg, caption) in pictures {
             self.figure(svg, caption);

@@ -1,10 +1,9 @@
 //! `kiln embed`
 
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 
@@ -189,21 +188,13 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
         true => VectorWriter::to_standard_output(format, total, dim)?,
         false => VectorWriter::create_as(format, &args.output, total, dim)?,
     };
-    let prompt = model.prompts().text(&options.prompt)?;
-    let settings = || args.flags.settings(&args.model, prompt, &args.field, format, terminal);
+    writer.describe(|| {
+        let prompt = model.prompts().text(&options.prompt)?;
+        args.flags.settings(&args.model, prompt, &args.field, format, terminal)?.line()
+    })?;
     let start = Instant::now();
-    let done = thread::scope(|scope| -> Result<_> {
-        // They need all of a model's files, which are read while texts are embedded already.
-        let settings = format.keeps_description().then(|| scope.spawn(settings));
-        let done = embed_blocks(model.as_ref(), &texts, total, &options, terminal, |rows| {
-            writer.write(&rows)
-        })?;
-        if let Some(settings) = settings {
-            let broken = |_| Err(anyhow!("{}: a thread ended early", args.model.name()));
-            let settings = settings.join().unwrap_or_else(broken)?;
-            writer.describe(|| settings.line())?;
-        }
-        Ok(done)
+    let done = embed_blocks(model.as_ref(), &texts, total, &options, terminal, |rows| {
+        writer.write(&rows)
     })?;
     writer.finish()?;
     let seconds = start.elapsed().as_secs_f64();

@@ -337,6 +337,21 @@ pub fn base_model<B: Kernels>(
         },
     };
     let embedder = load_to_train::<B>(base, &options, device, terminal)?;
+    if recipe.frozen_weights.is_some() && !B::HOST {
+        // Each is unpacked to be multiplied, and the table to be saved.
+        let config = embedder.model().config();
+        let values = embedder.model().backbone().largest_packed();
+        let bytes = 4 * values.max(config.vocab_size * config.hidden_size) as u64;
+        let largest = B::largest_tensor(device);
+        if bytes > largest {
+            bail!(
+                "{base}: its largest weight takes {} MB where it is unpacked, and this GPU takes tensors of {} MB at most; \
+                 train on the CPU",
+                bytes >> 20,
+                largest >> 20
+            );
+        }
+    }
     let embedder = embedder.map_model(|mut model| {
         model = model.with_normalize(true);
         if let Some(keep) = &recipe.keep_blocks {

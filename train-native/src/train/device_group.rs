@@ -208,7 +208,8 @@ impl<B: TrainingBackend> DeviceGroup<B> {
     /// # Errors
     /// A device that has gone away.
     pub fn sum_number(&self, number: Late<B::InnerBackend>) -> Result<Late<B::InnerBackend>> {
-        let Some(transport) = &self.transport else {
+        let Some(transport) = self.transport.as_ref().filter(|transport| transport.world() > 1)
+        else {
             return Ok(number);
         };
         let all = transport.all_gather_bytes(number.read()?.to_le_bytes().to_vec())?;

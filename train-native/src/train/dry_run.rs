@@ -509,10 +509,11 @@ fn memory(
     let rows = texts_at_once * longest;
     let (hidden, inner, heads) = (config.hidden_size, config.intermediate_size, config.num_heads);
     let row = (heads + 2 * config.num_kv_heads) * config.head_dim;
-    let (gates, norms_after) = match &config.architecture {
-        Architecture::Decoder(_) => (1, 0),
+    let (gates, joined, norms_after) = match &config.architecture {
+        Architecture::Decoder(_) => (1, false, 0),
         Architecture::Encoder(encoder) => {
-            (usize::from(encoder.gate != Gate::None), usize::from(!encoder.pre_norm))
+            let gate = encoder.gate;
+            (usize::from(gate != Gate::None), gate == Gate::Joined, usize::from(!encoder.pre_norm))
         }
     };
     let states = 4 * hidden;
@@ -552,7 +553,7 @@ fn memory(
     let rounds = place == MemoryPlace::Gpu && recipe.compute.precision == ComputeDtype::Bf16;
     let rounded = match recipe.model.frozen_weights {
         // One packed weight at a time becomes a factor.
-        Some(_) => hidden * inner.max(row) * factor_bytes,
+        Some(_) => hidden * (inner * (1 + usize::from(joined))).max(row) * factor_bytes,
         // Weights of the feed-forward in f32 are rounded once for all of its rows.
         None if rounds && bf16_factors == 0 => (2 + gates) * hidden * inner * factor_bytes,
         None => 0,

@@ -27,7 +27,8 @@ use super::optimizer::{self, optimizer_of};
 use super::plan::{Silent, TrainObserver, TrainOutcome, TrainPlan};
 use super::scale::LossScale;
 use super::setup::{
-    ModelParts, advise_of_state, check_frozen, check_texts, chunk_runner, enter_stage, start,
+    ModelParts, advise_of_state, check_base, check_frozen, check_texts, chunk_runner, enter_stage,
+    start,
 };
 use super::sharding::{self, Owners};
 use super::telemetry::Live;
@@ -757,6 +758,7 @@ pub(super) fn train_with<B: TrainingBackend>(
     if let Some(hosts) = &plan.hosts {
         let format = plan.recipe.compute.gradients;
         let by = hosts.transport();
+        check_base::<B::InnerBackend>(&by, &plan.recipe.model, plan.terminal)?;
         let way = among_gpus::<B::InnerBackend>(by, &parts.device, format, plan.terminal)?;
         return run(DeviceGroup::over(way), parts, train_model, &plan, observer, late);
     }

@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use burn::module::{AutodiffModule, Param};
-use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{FloatDType, Tensor, TensorData};
-use kiln_embed::checkpoint::Files;
+use kiln_embed::checkpoint::{Files, LoadOptions};
 use kiln_embed::embedder::{Embedder, EmbedderParts, EmbeddingModel, Prompts};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
@@ -23,7 +23,10 @@ use super::Trained;
 use super::distillation::{Teacher, projection};
 use super::mntp::mask_token;
 use super::reconstruction::written_eos;
+use super::transport::Transport;
 use crate::data::{DataSet, mixed};
+use crate::eval::fingerprint;
+use crate::model::folders;
 use crate::recipe::{
     Compute, ComputeDtype, INSTRUCTION_FORMAT, ModelRecipe, Objective, Recipe, instructed,
 };
@@ -236,6 +239,11 @@ pub(super) fn check_frozen<B: TrainingBackend>(
     let Some(scheme) = model.frozen_weights else {
         return Ok(());
     };
+    if !train_model.backbone().is_packed() {
+        bail!(
+            "model.frozen_weights = {scheme}: none of the base's matrices stays packed so; name a base in floating point, int8 or int4"
+        );
+    }
     let sizes = sizes(train_model);
     // On the host nothing stands in the place of a packed weight.
     let packed = |(path, size): &&(String, usize)| *size == 0 || path.contains(".packed.");
@@ -245,6 +253,31 @@ pub(super) fn check_frozen<B: TrainingBackend>(
                 "model.train names {name:?}, and model.frozen_weights keeps weights of it in {scheme}; leave one of the two out"
             );
         }
+    }
+    Ok(())
+}
+
+/// Refuses processes whose packed bases are others: what is packed is no parameter, so that none is given the first one's.
+///
+/// # Errors
+/// The first process that reads other files; files that cannot be read.
+pub(super) fn check_base<B: Backend>(
+    by: &impl Transport<B>,
+    model: &ModelRecipe,
+    terminal: Terminal,
+) -> Result<()> {
+    let (Some(base), Some(_)) = (&model.base, model.frozen_weights) else {
+        return Ok(());
+    };
+    let _busy = by.busy();
+    let own = fingerprint(&folders(base, terminal)?, &LoadOptions::default(), None)?;
+    let all = by.all_gather_bytes(own.into_bytes())?;
+    if let Some(rank) = all.iter().position(|other| *other != all[0]) {
+        bail!(
+            "{} reads another base than {}; give all hosts the same files of {base}",
+            by.name(rank),
+            by.name(0)
+        );
     }
     Ok(())
 }

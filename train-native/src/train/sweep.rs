@@ -289,8 +289,8 @@ fn shown_along(results: &[VariantScores]) -> Vec<&str> {
     if !sets.any(|set| set.along.len() > 1) {
         return Vec::new();
     }
-    let sets = results.first().map(|variant| variant.sets.as_slice()).unwrap_or_default();
-    let names = sets.iter().map(|set| set.set.as_str());
+    let has_some = |set: &&str| results.iter().any(|variant| !variant.along(set).is_empty());
+    let names = all_sets(results).into_iter().filter(has_some);
     if !names.clone().any(|name| name == MEAN) {
         return names.collect();
     }
@@ -298,21 +298,25 @@ fn shown_along(results: &[VariantScores]) -> Vec<&str> {
     [MEAN].into_iter().chain(names.filter(of_kind)).collect()
 }
 
-/// Header and one row a set and variant: its mean over seeds by step. Nothing where there is no more than the last step.
+/// Header and one row a set and variant that has scores on it: their means over seeds by step. Nothing where there is no
+/// more than the last step.
 fn rows_along(results: &[VariantScores]) -> Vec<Vec<String>> {
     let sets = shown_along(results);
     if sets.is_empty() {
         return Vec::new();
     }
-    let of_set = |set| results.iter().map(move |variant| (set, variant));
-    let steps: BTreeSet<usize> = sets
+    let lines: Vec<(&str, &VariantScores)> = sets
         .iter()
-        .flat_map(of_set)
+        .flat_map(|set| results.iter().map(move |variant| (*set, variant)))
+        .filter(|(set, variant)| !variant.along(set).is_empty())
+        .collect();
+    let steps: BTreeSet<usize> = lines
+        .iter()
         .flat_map(|(set, variant)| variant.along(set).iter().map(|at| at.step))
         .collect();
     let header = ["score".to_string(), "variant".to_string()].into_iter();
     let header: Vec<String> = header.chain(steps.iter().map(ToString::to_string)).collect();
-    let row = |(set, variant): (&&str, &VariantScores)| {
+    let row = |(set, variant): (&str, &VariantScores)| {
         let score = |step: &usize| {
             let at = variant.along(set).iter().find(|at| at.step == *step);
             at.map(|at| format!("{:.4}", at.mean)).unwrap_or_default()
@@ -320,16 +324,16 @@ fn rows_along(results: &[VariantScores]) -> Vec<Vec<String>> {
         let names = [set.to_string(), variant.variant.clone()].into_iter();
         names.chain(steps.iter().map(score)).collect::<Vec<_>>()
     };
-    [header].into_iter().chain(sets.iter().flat_map(of_set).map(row)).collect()
+    [header].into_iter().chain(lines.into_iter().map(row)).collect()
 }
 
-/// A set's scores along training, one line a variant.
+/// A set's scores along training, one line a variant that has some.
 fn lines_along(results: &[VariantScores], set: &str) -> Vec<Series> {
     let line = |variant: &VariantScores| Series {
         name: variant.variant.clone(),
         points: variant.along(set).iter().map(|at| (at.step as f64, at.mean)).collect(),
     };
-    results.iter().map(line).collect()
+    results.iter().map(line).filter(|line| !line.points.is_empty()).collect()
 }
 
 /// Header and one row a variant.
@@ -445,7 +449,7 @@ mod tests {
         );
         assert!(table.contains("\n| mean STS | a | 0.2000 | 0.4000 |  |\n"), "{table}");
         assert!(
-            table.contains("\n| mean | b |  |  | 0.7000 |\n| mean | c |  |  |  |\n"),
+            table.contains("\n| mean | b |  |  | 0.7000 |\n") && !table.contains("| mean | c |"),
             "{table}"
         );
         let text = "name = 'x'\nrecipe = 'linq-small'\nseeds = [1]\nvariant = [{ name = 'a' }]";
@@ -462,6 +466,12 @@ mod tests {
         assert!(table.contains("\n| other |  |  |  |  | 0.7000 | 2 |"), "{table}");
         let html = page(&Sweep::parse(text).unwrap(), &[other, a]).unwrap().to_html();
         assert_eq!(html.matches("<svg").count(), 5);
+
+        // The suite's mean is shown where the first variant has none.
+        let mut without = compare("without", &[run(&[])]);
+        without.sets.truncate(1);
+        let with = compare("with", &[run(&[(2, 0.2), (4, 0.4)])]);
+        assert_eq!(shown_along(&[without, with]), [MEAN, "mean Retrieval", "mean STS"]);
 
         // Where all that there is are the last scores, they are said once.
         let last = [compare("b", &[run(&[(6, 0.7)])])];

@@ -81,8 +81,8 @@ pub struct ModelRecipe {
     /// Keeps the zeros of a pruned base model, whatever is trained.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_zeros: bool,
-    /// The base's weights in `int8` or `int4`, packed, beside adapters (QLoRA, arXiv:2305.14314); in floating point where
-    /// absent.
+    /// The base's matrices and tables in `int8` or `int4`, packed, beside adapters (QLoRA, arXiv:2305.14314), but for those
+    /// whose rows are no whole blocks; in floating point where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_weights: Option<Scheme>,
     /// Shape of a model to train from nothing, with a tokenizer trained on the run's texts.
@@ -547,7 +547,7 @@ impl Recipe {
             ];
             if let Some((_, what)) = changed.iter().find(|(given, _)| *given) {
                 bail!(
-                    "stage {:?}: {what}, and model.frozen_weights keeps them in {scheme}; leave one of the two out",
+                    "stage {:?}: {what}, and model.frozen_weights keeps the base in {scheme}; leave one of the two out",
                     stage.name
                 );
             }

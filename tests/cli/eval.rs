@@ -205,6 +205,11 @@ fn rounded_weights_and_the_light_set_print_their_gap() {
             assert!((rows[i]["gap"].as_f64().unwrap() - gap).abs() < 1e-12, "{actual}");
         }
     }
+    // Whatever the precision, it is said where there is none to compare with.
+    let alone = folder.arg("alone");
+    let args = ["eval", "-m", &model, "--suite", &suite, "--data", &data, "--output", &alone];
+    let text = stdout(kiln(&args).args(["--only", "Own-sts", "--weights", "bf16"]));
+    assert!(text.contains("no full evaluation is in the folder"), "{text}");
 }
 
 /// A light set is another one where its teacher is asked otherwise, and so are its results.

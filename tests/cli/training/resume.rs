@@ -51,6 +51,7 @@ fn ctrl_c_saves_and_resume_gives_the_same_run() {
 
     let text = std::fs::read_to_string(&recipe).unwrap();
     let other = folder.write("other.toml", text.replace("seed = 3", "seed = 4"));
+    let path = out;
     let out = folder.arg("out");
     let error = failure(&mut kiln(&["train", "--recipe", &other, "--output", &out, "--resume"]));
     assert!(error.contains("another recipe"), "{error}");
@@ -58,6 +59,19 @@ fn ctrl_c_saves_and_resume_gives_the_same_run() {
     let other = folder.write("other.toml", text);
     let error = failure(&mut kiln(&["train", "--recipe", &other, "--output", &out, "--resume"]));
     assert!(error.contains("optimizer = \"adamw\", not \"sgd\""), "{error}");
+
+    // Another recipe in the place of this one.
+    let text = text.replace("weight_decay = 0.01\noptimizer = 'sgd'", "weight_decay = 0.01");
+    let shorter = folder.write("shorter.toml", text.replace("steps = 400", "steps = 3"));
+    let args = ["train", "--recipe", &shorter, "--output", &out];
+    let error = failure(&mut kiln(&args));
+    assert!(error.contains("another recipe"), "{error}");
+    kiln(&args).arg("--overwrite").assert().success();
+    assert_eq!(losses(&path).len(), 3 + 6);
+    // What was put aside as damaged is nobody's to remove.
+    std::fs::create_dir(folder.path("out/checkpoints/00000009.damaged")).unwrap();
+    kiln(&args).arg("--overwrite").assert().success();
+    assert!(folder.path("out/checkpoints/00000009.damaged").exists());
 }
 
 #[test]

@@ -406,12 +406,12 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
         return terminal.result(&result.to_json(), || one_text(&result));
     }
     let ran = run.all(&tasks)?;
-    let gaps = gap_to.map(|folder| gaps(&folder, &ran.results)).unwrap_or_default();
+    let gaps = gap_to.map(|folder| gaps(&folder, &ran.results));
     report(
         &ran,
         &ModelResults { model: name, revision, tasks: ran.results.clone() },
         folder.as_deref(),
-        &gaps,
+        gaps.as_deref(),
         terminal,
     )
 }
@@ -463,7 +463,7 @@ fn report(
     ran: &SuiteRun,
     results: &ModelResults,
     folder: Option<&Path>,
-    gaps: &[Gap],
+    gaps: Option<&[Gap]>,
     terminal: Terminal,
 ) -> Result<()> {
     let mut left_out = vec![vec!["task".to_string(), "why not".into()]];
@@ -487,19 +487,21 @@ fn report(
         "mean_by_type": summary.mean_by_type,
         "skipped": ran.skipped,
         "failed": ran.failed,
-        "gaps": gaps,
+        "gaps": gaps.unwrap_or_default(),
     });
     terminal.result(&value, || {
         let mut text = plain_table(&summary.rows());
         if left_out.len() > 1 {
             text += &format!("\nnot evaluated:\n{}", plain_table(&left_out));
         }
-        match gaps.len() {
-            0 if results.revision.contains("-light") || results.revision.contains("-int") => {
+        match gaps {
+            Some([]) => {
                 text += "\nno full evaluation is in the folder of results; run once without --light and --weights to see the gap\n";
             }
-            0 => {}
-            _ => text += &format!("\ngap to the full evaluation:\n{}", plain_table(&gap_rows(gaps))),
+            Some(gaps) => {
+                text += &format!("\ngap to the full evaluation:\n{}", plain_table(&gap_rows(gaps)));
+            }
+            None => {}
         }
         if let Some(folder) = folder {
             text += &format!("\nresults, report.md and report.html: {}\n", folder.display());

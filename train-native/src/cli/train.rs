@@ -27,8 +27,8 @@ pub(super) struct TrainArgs {
     /// Set a field of the recipe, such as stage.1.lr=1e-4 (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Folder that the recipe's paths are relative to [default: the recipe's own; the current one
-    /// for shipped recipes]
+    /// Folder that the recipe's paths of data and evaluation are relative to [default: the recipe's own; the current one
+    /// for shipped recipes]. Models are found from the current folder
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(super) struct RunFlags {
     /// what a scheduler starts again has to
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     resume: Option<When>,
-    /// Replace the models of an earlier run in the output folder
+    /// Replace the models and checkpoints of an earlier run in the output folder
     #[arg(long)]
     overwrite: bool,
     /// Skip and count rows that cannot be read, instead of stopping

@@ -5,6 +5,7 @@
 //! were, and the loss scale. Dropout needs no state, because its masks follow from the step's number.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -170,7 +171,10 @@ impl Checkpoint {
     /// The file system's.
     pub fn remove_all(folder: &Path) -> std::io::Result<()> {
         all(folder).into_iter().try_for_each(std::fs::remove_dir_all)?;
-        std::fs::remove_dir(folder)
+        match std::fs::remove_dir(folder) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
+            done => done,
+        }
     }
 
     /// The newest checkpoint of a folder that is as it was written, and its path; `None` where there is

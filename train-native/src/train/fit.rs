@@ -37,7 +37,7 @@ pub struct Fit<'a> {
     pub save_every: usize,
     /// The state to go on from.
     pub resume: Option<(Checkpoint, PathBuf)>,
-    /// Whether models that another run has left in the folder are replaced.
+    /// Whether models and checkpoints that another run has left in the folder are replaced.
     pub overwrite: bool,
     /// The processes that train together, of which this is one; the first writes.
     pub hosts: Option<Hosts>,
@@ -149,6 +149,11 @@ fn prepare(fit: &Fit<'_>) -> Result<()> {
     for step in (every..=steps).step_by(every) {
         check_target(&fit.output.join(format!("{STEPS}/{step:06}")), existing)?;
     }
+    let checkpoints = fit.output.join(CHECKPOINTS);
+    if fit.overwrite && fit.resume.is_none() && checkpoints.exists() {
+        Checkpoint::remove_all(&checkpoints)
+            .with_context(|| format!("cannot remove {}", checkpoints.display()))?;
+    }
     claim(fit.output, if fit.resume.is_some() { &[] } else { &RUN_FILES })
 }
 
@@ -177,7 +182,7 @@ pub fn resumed(
     let found = Checkpoint::find(&output.join(CHECKPOINTS), recipe, terminal)?;
     match (&found, resume) {
         (Some(_), Resume::No) => bail!(
-            "{}: holds a checkpoint; add --resume to go on from it, or choose another --output",
+            "{}: holds a checkpoint; add --resume to go on from it, --overwrite to begin anew, or choose another --output",
             output.display()
         ),
         (None, Resume::Yes) => bail!("{}: holds no checkpoint to resume", output.display()),

@@ -14,7 +14,7 @@ use crate::terminal::{Terminal, counted};
 pub struct TrainJob<'a> {
     /// The recipe.
     pub recipe: &'a Recipe,
-    /// Folder that the recipe's paths are relative to.
+    /// Folder that the recipe's paths of data and evaluation are relative to.
     pub folder: &'a Path,
     /// Folder for everything that is written.
     pub output: &'a Path,
@@ -88,7 +88,9 @@ impl TrainJob<'_> {
         let busy = hosts.map(Hosts::busy);
         let writes = hosts.is_none_or(Hosts::is_main);
         // The others get what the first one finds.
-        let found = match writes {
+        // What is replaced is not gone on from, whatever recipe it is of.
+        let replaces = self.overwrite && self.resume == Resume::No;
+        let found = match writes && !replaces {
             true => resumed(output, recipe, self.resume, terminal)?,
             false => None,
         };

@@ -55,13 +55,12 @@ fn ctrl_c_saves_and_resume_gives_the_same_run() {
     let out = folder.arg("out");
     let error = failure(&mut kiln(&["train", "--recipe", &other, "--output", &out, "--resume"]));
     assert!(error.contains("another recipe"), "{error}");
-    let text = text.replace("weight_decay = 0.01", "weight_decay = 0.01\noptimizer = 'sgd'");
-    let other = folder.write("other.toml", text);
+    let sgd = text.replace("weight_decay = 0.01", "weight_decay = 0.01\noptimizer = 'sgd'");
+    let other = folder.write("other.toml", sgd);
     let error = failure(&mut kiln(&["train", "--recipe", &other, "--output", &out, "--resume"]));
     assert!(error.contains("optimizer = \"adamw\", not \"sgd\""), "{error}");
 
     // Another recipe in the place of this one.
-    let text = text.replace("weight_decay = 0.01\noptimizer = 'sgd'", "weight_decay = 0.01");
     let shorter = folder.write("shorter.toml", text.replace("steps = 400", "steps = 3"));
     let args = ["train", "--recipe", &shorter, "--output", &out];
     let error = failure(&mut kiln(&args));

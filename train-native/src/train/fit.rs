@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use burn::backend::Autodiff;
 use kiln_embed::checkpoint::{Existing, check_target, write_directory};
 use kiln_embed::kernels::Kernels;
